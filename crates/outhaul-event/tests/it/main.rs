@@ -1,0 +1,5 @@
+//! The event crate from outside.
+
+mod encoding;
+mod http;
+mod json;
