@@ -1,0 +1,77 @@
+//! All automation of the workspace, run as `cargo xtask VERB`.
+//!
+//! It is compiled before everything else, so it depends on little and on no crate of the workspace. CI calls its
+//! verbs and holds no logic of its own.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks to a person")]
+
+mod bench;
+mod cmd;
+mod deny;
+mod edges;
+mod lint;
+mod metadata;
+mod soak;
+mod test;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "All automation of the Outhaul workspace")]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Tidy rules, dependency edges, rustfmt, clippy, docs, cargo-deny; warnings are errors
+    Lint,
+    /// The gate: every test of the workspace
+    Test {
+        /// `all` adds the slow suites and builds each feature and crate alone; any other name is one crate,
+        /// with or without `outhaul-`
+        suite: Option<String>,
+    },
+    /// Repeats the slow suites with new seeds until the time is over or one fails
+    Soak(soak::Options),
+    /// Runs the criterion benchmarks of one crate, or of all that have some
+    Bench {
+        /// A crate, with or without `outhaul-`
+        suite: Option<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().verb) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nerror: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(verb: Verb) -> Result<()> {
+    let root = workspace_root()?;
+    match verb {
+        Verb::Lint => lint::run(&root),
+        Verb::Test { suite } => test::run(&root, suite.as_deref()),
+        Verb::Soak(options) => soak::run(&root, &options),
+        Verb::Bench { suite } => bench::run(&root, suite.as_deref()),
+    }
+}
+
+/// The folder above this package. It is asked for at run time: a binary that was built in another clone, with the
+/// same target directory, must not look there.
+fn workspace_root() -> Result<PathBuf> {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR")
+        .context("CARGO_MANIFEST_DIR is not set; start this as `cargo xtask …`, not by its path")?;
+    let mut root = PathBuf::from(package);
+    root.pop();
+    Ok(root)
+}

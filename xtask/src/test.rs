@@ -1,0 +1,83 @@
+//! `cargo xtask test`: the gate, one crate, or everything.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::cmd::{self, step};
+use crate::metadata::{Metadata, Package};
+
+/// The facade, whose features are each built alone.
+const FACADE: &str = "outhaul";
+
+/// By how much `test all` and `soak` multiply the slow suites: simulated disk states, crash rounds.
+pub(crate) const SLOW_SCALE: &str = "10";
+
+pub(crate) fn run(root: &Path, suite: Option<&str>) -> Result<()> {
+    match suite {
+        None => step("test", || cmd::run(&mut gate(root))),
+        Some("all") => all(root),
+        Some(name) => {
+            let metadata = Metadata::load(root)?;
+            let package = &metadata.package(name)?.name;
+            step(package, || {
+                cmd::run(&mut cmd::cargo(root, &["test", "-p", package, "--all-features", "--locked"]))
+            })
+        }
+    }
+}
+
+/// The features are those of clippy and of the documentation, so that a dependency is compiled in one shape only.
+fn gate(root: &Path) -> Command {
+    cmd::cargo(root, &["test", "--workspace", "--all-features", "--locked"])
+}
+
+fn all(root: &Path) -> Result<()> {
+    let metadata = Metadata::load(root)?;
+    for arguments in checks(metadata.package(FACADE)?, &metadata.packages) {
+        step(&arguments.join(" "), || {
+            let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+            cmd::run(&mut cmd::cargo(root, &words))
+        })?;
+    }
+    step("test all", || cmd::run(gate(root).env("OUTHAUL_TEST_SCALE", SLOW_SCALE)))
+}
+
+/// One cargo command line for each crate alone, for the facade with nothing, and for each of its features alone.
+fn checks(facade: &Package, packages: &[Package]) -> Vec<Vec<String>> {
+    let check = |package: &str, more: &[&str]| -> Vec<String> {
+        let words = [&["check", "--locked", "-p", package], more].concat();
+        words.into_iter().map(str::to_owned).collect()
+    };
+    let mut lines: Vec<Vec<String>> = packages.iter().map(|p| check(&p.name, &[])).collect();
+    lines.push(check(&facade.name, &["--no-default-features"]));
+    for feature in facade.features.keys().filter(|name| *name != "default") {
+        lines.push(check(&facade.name, &["--no-default-features", "--features", feature]));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_crate_and_each_feature_of_the_facade_is_checked_alone() {
+        let json = r#"{"target_directory": "/t", "packages": [
+            {"name": "outhaul-event", "dependencies": [], "features": {"x": []}, "targets": []},
+            {"name": "outhaul", "dependencies": [], "features": {"default": ["file"], "file": []}, "targets": []}]}"#;
+        let metadata: Metadata = serde_json::from_str(json).unwrap();
+        let lines = checks(metadata.package(FACADE).unwrap(), &metadata.packages);
+        let lines: Vec<String> = lines.iter().map(|words| words.join(" ")).collect();
+        assert_eq!(
+            lines,
+            [
+                "check --locked -p outhaul-event",
+                "check --locked -p outhaul",
+                "check --locked -p outhaul --no-default-features",
+                "check --locked -p outhaul --no-default-features --features file",
+            ]
+        );
+    }
+}
