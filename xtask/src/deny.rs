@@ -40,13 +40,17 @@ impl Deny {
 
     /// Everything that needs no database.
     pub(crate) fn check(&self, root: &Path) -> Result<()> {
-        let args = ["--all-features", "--locked", "check", "bans", "licenses", "sources"];
+        // A wrapper in deny.toml may be a crate that only a later target brings in.
+        let quiet = ["--allow", "unused-wrapper"];
+        let check = ["--all-features", "--locked", "check"];
+        let args = [&check[..], &quiet, &["bans", "licenses", "sources"]].concat();
         cmd::run(&mut cmd::tool(root, &self.program, &args))
     }
 
     /// Known vulnerabilities. A database that cannot be fetched is said in one line and is no failure; an advisory is.
     pub(crate) fn advisories(&self, root: &Path) -> Result<()> {
         let mut fetch = cmd::tool(root, &self.program, &["fetch", "db"]);
+        fetch.env("GIT_TERMINAL_PROMPT", "0");
         let output = fetch.output().with_context(|| format!("cannot start `{}`", cmd::show(&fetch)))?;
         if !output.status.success() {
             println!("advisories: not run ({})", reason(&String::from_utf8_lossy(&output.stderr)));
