@@ -1,0 +1,427 @@
+//! The one lock of a writer: who gets in, and when the latch is set.
+//!
+//! Every decision is made on [`State`] under one mutex in a few dozen nanoseconds: room in several shards is checked
+//! and taken in one step, an operation is counted before the shard's task can see it, and a refusal sets the latch in
+//! the step in which it saw no room, so no drain falls between. What may run foreign code – wakers, logs – is collected
+//! in [`Effects`] and happens after the lock is released.
+//!
+//! **Room.** A shard takes what keeps its backlog within its capacity. What could never fit – an operation larger than
+//! the byte budget, a group larger than the count – is taken when every shard it touches is empty, and queues behind
+//! nobody.
+//!
+//! **Latch.** Set by a refusal for want of room and by a `send` that has to wait; released when no `send` waits and the
+//! backlog is at or below half of the capacity, on the whole and on each shard that latched. A refusal below these
+//! marks (of a large group) sets nothing, since it would be released in the same step.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::barrier::Barriers;
+use crate::queue::{Entry, Load, ShardQueue};
+use crate::{CloseReport, FlushReport, LatchScope, RefusedReason, WriterOptions, WriterStats};
+
+/// The depth from which on each further power of two is warned about.
+const DEPTH_WARNING: usize = 1_024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Takes operations.
+    Open,
+    /// Takes none, and drains.
+    Closing,
+    /// Dropped without a close; its tasks are aborted.
+    Dropped,
+    /// Ended.
+    Closed,
+}
+
+pub(crate) struct State<T> {
+    shards: Vec<ShardQueue<T>>,
+    /// Capacity of one shard, and of all.
+    capacity: Load,
+    capacity_whole: Load,
+    scope: LatchScope,
+    phase: Phase,
+    latched_shards: usize,
+    depth_warning: usize,
+    pub(crate) barriers: Barriers,
+    /// What a close, or a drop, gave up.
+    not_written: u64,
+    abandoned: u64,
+    /// The counters; the gauges in it are filled in by `stats`.
+    counters: WriterStats,
+}
+
+/// What follows from a step, after the lock.
+#[derive(Default)]
+pub(crate) struct Effects {
+    pub(crate) wakers: Vec<Waker>,
+    /// Wakers of no more use: dropping one may run anything, so it happens outside as well.
+    pub(crate) stale: Vec<Waker>,
+    latched: Option<usize>,
+    released: bool,
+    deep: Option<usize>,
+}
+
+impl Effects {
+    fn happen(self) {
+        if let Some(shard) = self.latched {
+            tracing::warn!(shard, "saturated: new work is refused until the backlog has halved");
+        }
+        if self.released {
+            tracing::info!("no longer saturated: new work is taken again");
+        }
+        if let Some(depth) = self.deep {
+            tracing::warn!(depth, "the backlog is deeper than ever");
+        }
+        for waker in self.wakers {
+            waker.wake();
+        }
+    }
+}
+
+/// How a batch ended, for the books.
+#[derive(Default)]
+pub(crate) struct Settled {
+    pub(crate) applied: u64,
+    pub(crate) retried: Load,
+    pub(crate) failures: FlushReport,
+}
+
+pub(crate) struct Gate<T> {
+    state: Mutex<State<T>>,
+    /// One per shard: entries have arrived, or the phase has changed.
+    wakes: Box<[Notify]>,
+    floor: watch::Sender<u64>,
+}
+
+impl<T> Gate<T> {
+    pub(crate) fn new(options: &WriterOptions, shards: usize) -> Self {
+        let capacity = Load {
+            ops: (options.ops_max.get() / shards).max(1),
+            bytes: (options.bytes_max.get() / shards).max(1),
+        };
+        let state = State {
+            shards: (0..shards).map(|_| ShardQueue::new()).collect(),
+            capacity,
+            capacity_whole: Load {
+                ops: capacity.ops.saturating_mul(shards),
+                bytes: capacity.bytes.saturating_mul(shards),
+            },
+            scope: options.latch,
+            phase: Phase::Open,
+            latched_shards: 0,
+            depth_warning: DEPTH_WARNING,
+            barriers: Barriers::new(),
+            not_written: 0,
+            abandoned: 0,
+            counters: WriterStats::default(),
+        };
+        Self {
+            state: Mutex::new(state),
+            wakes: (0..shards).map(|_| Notify::new()).collect(),
+            floor: watch::Sender::new(0),
+        }
+    }
+
+    pub(crate) fn shards(&self) -> usize {
+        self.wakes.len()
+    }
+
+    /// One step under the lock, then its effects.
+    pub(crate) fn step<R>(&self, step: impl FnOnce(&mut State<T>, &mut Effects) -> R) -> R {
+        let mut effects = Effects::default();
+        let result = step(&mut self.lock(), &mut effects);
+        effects.happen();
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        // No step panics half-way through a change; a poisoned lock says only that some thread panicked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn wake(&self, shard: usize) {
+        self.wakes[shard].notify_one();
+    }
+
+    pub(crate) async fn woken(&self, shard: usize) {
+        self.wakes[shard].notified().await;
+    }
+
+    /// Counts operations as ended, for the flushes. Their tickets are resolved before.
+    pub(crate) fn ended(&self, epochs: &[(u64, usize)]) {
+        let floor = self.step(|state, _| {
+            for (epoch, ops) in epochs {
+                state.barriers.ended(*epoch, *ops);
+            }
+            state.barriers.floor()
+        });
+        self.floor.send_if_modified(|known| {
+            let higher = floor > *known;
+            *known = floor.max(*known);
+            higher
+        });
+    }
+
+    /// Returns when every operation of the epochs before `floor` has ended.
+    pub(crate) async fn floor_reached(&self, floor: u64) {
+        let mut floors = self.floor.subscribe();
+        // The sender is in `self`: it outlives this borrow, so there is no error to handle.
+        let reached = floors.wait_for(|known| *known >= floor).await.is_ok();
+        debug_assert!(reached, "the sender of the floor is gone");
+    }
+
+    /// Nothing is taken from here on. Happens only in the phase `from`; whether it did.
+    pub(crate) fn shut(&self, to: Phase, from: Phase) -> bool {
+        let shut = self.step(|state, effects| {
+            let shut = state.phase == from;
+            if shut {
+                state.phase = to;
+                for shard in &state.shards {
+                    shard.wake_waiters(&mut effects.wakers);
+                }
+            }
+            shut
+        });
+        if shut {
+            self.wakes.iter().for_each(Notify::notify_one);
+        }
+        shut
+    }
+}
+
+impl<T> State<T> {
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// All tasks have ended.
+    pub(crate) fn closed(&mut self) -> CloseReport {
+        self.phase = Phase::Closed;
+        CloseReport {
+            failures: self.barriers.take_unreported(),
+            not_written: self.not_written,
+            abandoned: self.abandoned,
+        }
+    }
+
+    pub(crate) fn shard(&mut self, shard: usize) -> &mut ShardQueue<T> {
+        &mut self.shards[shard]
+    }
+
+    /// Admits new work to one shard: takes its room, or refuses.
+    pub(crate) fn admit(
+        &mut self,
+        shard: usize,
+        load: Load,
+        effects: &mut Effects,
+    ) -> Result<(), RefusedReason> {
+        self.admit_open(load.ops, self.is_latched(shard))?;
+        if self.fits(shard, load) || self.shards[shard].used().ops == 0 {
+            return Ok(());
+        }
+        self.counters.refused += load.ops as u64;
+        self.latch([shard], effects);
+        Err(RefusedReason::Saturated)
+    }
+
+    /// Admits new work to several shards (`loads[shard]`): room in each, or none is taken.
+    pub(crate) fn admit_all(&mut self, loads: &[Load], effects: &mut Effects) -> Result<(), RefusedReason> {
+        let touched = || loads.iter().enumerate().filter(|(_, load)| load.ops > 0);
+        let ops = loads.iter().map(|load| load.ops).sum();
+        self.admit_open(ops, touched().any(|(shard, _)| self.is_latched(shard)))?;
+        let oversize = touched().any(|(_, load)| !load.within(self.capacity));
+        let lacks = |shard: usize, load: Load| {
+            if oversize { self.shards[shard].used().ops > 0 } else { !self.fits(shard, load) }
+        };
+        let lacking: Vec<usize> =
+            touched().filter(|(shard, load)| lacks(*shard, **load)).map(|(shard, _)| shard).collect();
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        self.counters.refused += ops as u64;
+        self.latch(lacking, effects);
+        Err(RefusedReason::Saturated)
+    }
+
+    fn admit_open(&mut self, ops: usize, latched: bool) -> Result<(), RefusedReason> {
+        if self.phase != Phase::Open {
+            return Err(RefusedReason::Closed);
+        }
+        if latched {
+            self.counters.refused += ops as u64;
+            return Err(RefusedReason::Saturated);
+        }
+        Ok(())
+    }
+
+    /// Whether bookkeeping has room now, behind nobody.
+    pub(crate) fn has_room(&self, shard: usize, bytes: usize) -> bool {
+        let queue = &self.shards[shard];
+        queue.waiting() == 0 && (queue.used().ops == 0 || self.fits(shard, Load::one(bytes)))
+    }
+
+    /// Bookkeeping waits for room: the latch is set, whatever the backlog, so that nothing gets in before it.
+    pub(crate) fn enlist(&mut self, shard: usize, bytes: usize, waker: Waker, effects: &mut Effects) -> u64 {
+        let id = self.shards[shard].enlist(bytes, waker);
+        self.counters.stalled += 1;
+        self.latch([shard], effects);
+        id
+    }
+
+    /// A waiter takes its room, which is the caller's now, or gives it up.
+    pub(crate) fn dismiss(&mut self, shard: usize, id: u64, effects: &mut Effects) {
+        effects.stale.extend(self.shards[shard].dismiss(id));
+    }
+
+    /// Puts in what was admitted; whether the shard's task is to be woken.
+    pub(crate) fn push(&mut self, shard: usize, mut entry: Entry<T>, effects: &mut Effects) -> bool {
+        entry.epoch = self.barriers.accepted(1);
+        self.counters.accepted += 1;
+        self.deepen(shard, Load::one(entry.bytes), effects);
+        self.shards[shard].push(entry)
+    }
+
+    /// The task hands a batch to the sink.
+    pub(crate) fn taken(&mut self, shard: usize, load: Load, now: Instant, effects: &mut Effects) {
+        let queue = &mut self.shards[shard];
+        queue.depth -= load;
+        queue.in_flight = load.ops;
+        queue.applying_since = Some(now);
+        self.counters.depth -= load.ops;
+        self.counters.depth_bytes -= load.bytes;
+        self.counters.batches += 1;
+        self.eased(shard, effects);
+    }
+
+    /// The sink has answered.
+    pub(crate) fn settled(&mut self, shard: usize, settled: &Settled, effects: &mut Effects) {
+        let queue = &mut self.shards[shard];
+        queue.in_flight = 0;
+        queue.applying_since = None;
+        self.counters.applied += settled.applied;
+        self.counters.failed += settled.failures.failed;
+        self.counters.retried += settled.retried.ops as u64;
+        self.deepen(shard, settled.retried, effects);
+        self.barriers.failed(&settled.failures);
+    }
+
+    /// A shard ends with a backlog.
+    pub(crate) fn abandoned(
+        &mut self,
+        shard: usize,
+        waiting: Load,
+        in_sink: u64,
+        failures: &FlushReport,
+        effects: &mut Effects,
+    ) {
+        self.not_written += waiting.ops as u64;
+        self.abandoned += in_sink;
+        let queue = &mut self.shards[shard];
+        queue.depth -= waiting;
+        queue.in_flight = 0;
+        queue.applying_since = None;
+        self.counters.depth -= waiting.ops;
+        self.counters.depth_bytes -= waiting.bytes;
+        self.counters.failed += failures.failed;
+        self.barriers.failed(failures);
+        self.eased(shard, effects);
+    }
+
+    /// Room has come free in a shard.
+    pub(crate) fn eased(&mut self, shard: usize, effects: &mut Effects) {
+        self.shards[shard].grant(self.capacity, &mut effects.wakers);
+        self.release(effects);
+    }
+
+    pub(crate) fn is_saturated(&self) -> bool {
+        self.latched_shards > 0
+    }
+
+    pub(crate) fn stats(&self, now: Instant) -> WriterStats {
+        let oldest = self.shards.iter().filter_map(|queue| queue.applying_since).min();
+        WriterStats {
+            in_flight: self.shards.iter().map(|queue| queue.in_flight).sum(),
+            waiting: self.shards.iter().map(ShardQueue::waiting).sum(),
+            latched: self.is_saturated(),
+            applying_for: oldest.map(|since| now.saturating_duration_since(since)),
+            ..self.counters
+        }
+    }
+
+    fn fits(&self, shard: usize, load: Load) -> bool {
+        self.shards[shard].used().plus(load).within(self.capacity)
+    }
+
+    fn is_latched(&self, shard: usize) -> bool {
+        match self.scope {
+            LatchScope::Whole => self.latched_shards > 0,
+            LatchScope::Shard => self.shards[shard].latched,
+        }
+    }
+
+    fn deepen(&mut self, shard: usize, load: Load, effects: &mut Effects) {
+        self.shards[shard].depth += load;
+        self.counters.depth += load.ops;
+        self.counters.depth_bytes += load.bytes;
+        self.counters.high_water = self.counters.high_water.max(self.counters.depth);
+        if self.counters.depth >= self.depth_warning {
+            effects.deep = Some(self.counters.depth);
+            self.depth_warning = (self.counters.depth + 1).next_power_of_two();
+        }
+    }
+
+    fn latch(&mut self, shards: impl IntoIterator<Item = usize>, effects: &mut Effects) {
+        let before = self.latched_shards;
+        let mut last = None;
+        for shard in shards {
+            if !std::mem::replace(&mut self.shards[shard].latched, true) {
+                self.latched_shards += 1;
+                last = Some(shard);
+            }
+        }
+        self.release_below_marks();
+        let begins = match self.scope {
+            LatchScope::Whole => before == 0,
+            LatchScope::Shard => true,
+        };
+        if begins && self.latched_shards > before {
+            effects.latched = last;
+            self.counters.latches += 1;
+        }
+    }
+
+    fn release(&mut self, effects: &mut Effects) {
+        let before = self.latched_shards;
+        self.release_below_marks();
+        effects.released |= match self.scope {
+            LatchScope::Whole => before > 0 && self.latched_shards == 0,
+            LatchScope::Shard => self.latched_shards < before,
+        };
+    }
+
+    fn release_below_marks(&mut self) {
+        if self.latched_shards == 0 {
+            return;
+        }
+        let mark = self.capacity.half();
+        let below = |queue: &ShardQueue<T>| queue.waiting() == 0 && queue.used().within(mark);
+        if self.scope == LatchScope::Whole {
+            let used = self.shards.iter().fold(Load::default(), |sum, queue| sum.plus(queue.used()));
+            let all = self.shards.iter().filter(|queue| queue.latched).all(below);
+            if !all || !used.within(self.capacity_whole.half()) {
+                return;
+            }
+        }
+        for queue in self.shards.iter_mut().filter(|queue| queue.latched) {
+            if below(queue) {
+                queue.latched = false;
+                self.latched_shards -= 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! What one shard has accepted and not taken: its inbox, its numbers, and the sends that wait for room in it.
+
+use std::collections::VecDeque;
+use std::ops::{AddAssign, SubAssign};
+use std::task::Waker;
+
+use tokio::time::Instant;
+
+/// Operations and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub(crate) ops: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Load {
+    pub(crate) fn one(bytes: usize) -> Self {
+        Self { ops: 1, bytes }
+    }
+
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self { ops: self.ops.saturating_add(other.ops), bytes: self.bytes.saturating_add(other.bytes) }
+    }
+
+    pub(crate) fn within(self, bound: Self) -> bool {
+        self.ops <= bound.ops && self.bytes <= bound.bytes
+    }
+
+    pub(crate) fn half(self) -> Self {
+        Self { ops: self.ops / 2, bytes: self.bytes / 2 }
+    }
+}
+
+impl AddAssign for Load {
+    fn add_assign(&mut self, other: Self) {
+        *self = self.plus(other);
+    }
+}
+
+impl SubAssign for Load {
+    fn sub_assign(&mut self, other: Self) {
+        self.ops -= other.ops;
+        self.bytes -= other.bytes;
+    }
+}
+
+/// An accepted operation on its way: `body` is the operation and its promise.
+#[derive(Debug)]
+pub(crate) struct Entry<T> {
+    /// The lane: the hash of the pid. Two pids with one hash share their turns, which costs them nothing but that.
+    pub(crate) key: Option<u64>,
+    pub(crate) bytes: usize,
+    /// Set at acceptance, for the flushes.
+    pub(crate) epoch: u64,
+    pub(crate) body: T,
+}
+
+/// A `send` that waits. It stays here, granted, until it takes its room or is dropped.
+#[derive(Debug)]
+struct Waiter {
+    id: u64,
+    bytes: usize,
+    waker: Waker,
+}
+
+#[derive(Debug)]
+pub(crate) struct ShardQueue<T> {
+    inbox: Vec<Entry<T>>,
+    /// Accepted and not taken, wherever it is: here or in the lanes of the shard's task.
+    pub(crate) depth: Load,
+    /// Room granted to waiters that have not come for it yet.
+    reserved: Load,
+    /// In the order of arrival; the first `granted` of them have their room.
+    waiters: VecDeque<Waiter>,
+    granted: usize,
+    next_waiter: u64,
+    /// The length of the inbox at which the task wants to be woken.
+    wake_at: usize,
+    pub(crate) latched: bool,
+    pub(crate) in_flight: usize,
+    pub(crate) applying_since: Option<Instant>,
+}
+
+impl<T> ShardQueue<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            inbox: Vec::new(),
+            depth: Load::default(),
+            reserved: Load::default(),
+            waiters: VecDeque::new(),
+            granted: 0,
+            next_waiter: 0,
+            wake_at: usize::MAX,
+            latched: false,
+            in_flight: 0,
+            applying_since: None,
+        }
+    }
+
+    pub(crate) fn used(&self) -> Load {
+        self.depth.plus(self.reserved)
+    }
+
+    /// Sends without their room yet.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiters.len() - self.granted
+    }
+
+    /// Puts an accepted entry in; whether the task is to be woken. The caller has counted it.
+    pub(crate) fn push(&mut self, entry: Entry<T>) -> bool {
+        self.inbox.push(entry);
+        let wake = self.inbox.len() >= self.wake_at;
+        if wake {
+            self.wake_at = usize::MAX;
+        }
+        wake
+    }
+
+    /// Moves what has arrived to the (empty) `into`.
+    pub(crate) fn drain(&mut self, into: &mut Vec<Entry<T>>) {
+        self.wake_at = usize::MAX;
+        std::mem::swap(&mut self.inbox, into);
+    }
+
+    /// Asks for a wake-up when `want` entries have arrived; whether there are fewer now.
+    pub(crate) fn park(&mut self, want: usize) -> bool {
+        let park = self.inbox.len() < want;
+        self.wake_at = if park { want } else { usize::MAX };
+        park
+    }
+
+    pub(crate) fn enlist(&mut self, bytes: usize, waker: Waker) -> u64 {
+        let id = self.next_waiter;
+        self.next_waiter += 1;
+        self.waiters.push_back(Waiter { id, bytes, waker });
+        id
+    }
+
+    /// The waiters in front get their room while it lasts, in the order of arrival.
+    pub(crate) fn grant(&mut self, capacity: Load, wakers: &mut Vec<Waker>) {
+        while let Some(waiter) = self.waiters.get(self.granted) {
+            let load = Load::one(waiter.bytes);
+            let used = self.used();
+            if used.ops > 0 && !used.plus(load).within(capacity) {
+                return;
+            }
+            wakers.push(waiter.waker.clone());
+            self.reserved += load;
+            self.granted += 1;
+        }
+    }
+
+    /// Whether the waiter has its room; if not, whom to wake then. The stale waker is handed out, since dropping it
+    /// under the lock might run anything.
+    pub(crate) fn poll_waiter(&mut self, id: u64, waker: &Waker) -> (bool, Option<Waker>) {
+        let Some(at) = self.position(id) else { return (false, None) };
+        if at < self.granted {
+            return (true, None);
+        }
+        let known = &mut self.waiters[at].waker;
+        if known.will_wake(waker) {
+            return (false, None);
+        }
+        (false, Some(std::mem::replace(known, waker.clone())))
+    }
+
+    /// Takes the waiter, and its room if it has some, off the list.
+    pub(crate) fn dismiss(&mut self, id: u64) -> Option<Waker> {
+        let at = self.position(id)?;
+        let waiter = self.waiters.remove(at)?;
+        if at < self.granted {
+            self.granted -= 1;
+            self.reserved -= Load::one(waiter.bytes);
+        }
+        Some(waiter.waker)
+    }
+
+    /// Every waiter is to look again.
+    pub(crate) fn wake_waiters(&self, wakers: &mut Vec<Waker>) {
+        wakers.extend(self.waiters.iter().map(|waiter| waiter.waker.clone()));
+    }
+
+    fn position(&self, id: u64) -> Option<usize> {
+        self.waiters.binary_search_by_key(&id, |waiter| waiter.id).ok()
+    }
+}

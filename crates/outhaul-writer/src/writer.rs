@@ -1,0 +1,275 @@
+//! The handle.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use crate::gate::Phase;
+use crate::queue::{Entry, Load};
+use crate::route::fnv1a64;
+use crate::send::Sending;
+use crate::shard::{GateOf, Job, Shard, Tries, later};
+use crate::ticket::ticket;
+use crate::{
+    CloseReport, Closed, FlushReport, Operation, Refused, RefusedReason, Sink, TicketOf, WriterOptions,
+    WriterStats,
+};
+
+/// A sharded, pid-ordered, batching, bounded write path over a sink. A cheap handle: clones share one writer.
+///
+/// End it with [`close`](Self::close). When the last handle is dropped without one, its tasks are aborted, the tickets
+/// of what was not written say so, and an error is logged.
+pub struct Writer<S: Sink> {
+    inner: Arc<Inner<S>>,
+}
+
+struct Inner<S: Sink> {
+    gate: Arc<GateOf<S>>,
+    options: Arc<WriterOptions>,
+    tasks: Mutex<JoinSet<()>>,
+    /// When the first close gives up.
+    close_by: OnceLock<Instant>,
+    end: OnceLock<Result<(), CloseReport>>,
+}
+
+impl<S: Sink> Writer<S> {
+    /// Opens a writer over a sink and starts a task per shard.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime, or in one without time.
+    #[must_use]
+    #[expect(clippy::needless_pass_by_value, reason = "the writer shares it with its tasks")]
+    pub fn open(sink: Arc<S>, options: WriterOptions) -> Self {
+        let shards = usize::try_from(options.shards.get()).unwrap_or(usize::MAX);
+        let gate = Arc::new(GateOf::<S>::new(&options, shards));
+        let options = Arc::new(options);
+        let mut tasks = JoinSet::new();
+        for index in 0..shards {
+            let shard = Shard::new(index, Arc::clone(&sink), Arc::clone(&gate), Arc::clone(&options));
+            tasks.spawn(shard.run());
+        }
+        let inner = Inner {
+            gate,
+            options,
+            tasks: Mutex::new(tasks),
+            close_by: OnceLock::new(),
+            end: OnceLock::new(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Admits new work, without waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] gives the operation back: `Saturated` when the shard has no room, which sets the latch, or while the
+    /// latch is set; `Closed` once a close has begun.
+    pub fn try_admit(&self, op: S::Op) -> Result<TicketOf<S>, Refused<S::Op>> {
+        let (shard, entry, ticket) = self.entry(op);
+        let admitted = self.inner.gate.step(|state, effects| {
+            match state.admit(shard, Load::one(entry.bytes), effects) {
+                Ok(()) => Ok(state.push(shard, entry, effects)),
+                Err(reason) => Err((reason, entry)),
+            }
+        });
+        match admitted {
+            Ok(wake) => {
+                if wake {
+                    self.inner.gate.wake(shard);
+                }
+                Ok(ticket)
+            }
+            Err((reason, entry)) => Err(Refused { reason, ops: vec![entry.body.op] }),
+        }
+    }
+
+    /// Admits a group of new work, without waiting: all of it, or nothing. The tickets are in the order of `ops`.
+    ///
+    /// A group that could never fit is admitted when every shard that it touches is empty. "All or nothing" is about
+    /// admission: afterwards each operation has its own fate.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_admit`](Self::try_admit), with all operations given back in their order.
+    pub fn try_admit_all(&self, ops: Vec<S::Op>) -> Result<Vec<TicketOf<S>>, Refused<S::Op>> {
+        let mut loads = vec![Load::default(); self.shards()];
+        let mut tickets = Vec::with_capacity(ops.len());
+        let mut entries = Vec::with_capacity(ops.len());
+        for op in ops {
+            let (shard, entry, ticket) = self.entry(op);
+            loads[shard] += Load::one(entry.bytes);
+            entries.push((shard, entry));
+            tickets.push(ticket);
+        }
+        let admitted: Result<Vec<usize>, (RefusedReason, Vec<_>)> = self.inner.gate.step(|state, effects| {
+            if let Err(reason) = state.admit_all(&loads, effects) {
+                return Err((reason, entries));
+            }
+            let pushed = entries.into_iter().map(|(shard, entry)| (shard, state.push(shard, entry, effects)));
+            Ok(pushed.filter_map(|(shard, wake)| wake.then_some(shard)).collect())
+        });
+        match admitted {
+            Ok(wakes) => {
+                wakes.into_iter().for_each(|shard| self.inner.gate.wake(shard));
+                Ok(tickets)
+            }
+            Err((reason, entries)) => {
+                Err(Refused { reason, ops: entries.into_iter().map(|(_, entry)| entry.body.op).collect() })
+            }
+        }
+    }
+
+    /// Takes bookkeeping: the record of work that was accepted before, which is never refused. Waits for room, in the
+    /// order of the calls; having to wait sets the latch, so that new work does not overtake it.
+    ///
+    /// The operation is accepted when the future returns. Dropped before, it leaves nothing behind: no operation, no
+    /// count, no lost slot.
+    ///
+    /// # Errors
+    ///
+    /// [`Closed`] gives the operation back once a close has begun.
+    pub async fn send(&self, op: S::Op) -> Result<TicketOf<S>, Closed<S::Op>> {
+        let (shard, entry, ticket) = self.entry(op);
+        match Sending::new(&self.inner.gate, shard, entry).await {
+            Ok(()) => Ok(ticket),
+            Err(job) => Err(Closed { op: job.op }),
+        }
+    }
+
+    /// Waits until everything accepted before the call has ended, on all shards.
+    ///
+    /// Concurrent flushes are independent, and the tickets of what a flush covers are resolved when it returns. Dropped
+    /// before its end it leaves nothing behind, and the next flush reports what it would have reported. On a closed
+    /// writer it returns at once.
+    ///
+    /// # Errors
+    ///
+    /// [`FlushReport`] tells the failures that no flush completed before this one began has told.
+    pub async fn flush(&self) -> Result<(), FlushReport> {
+        let (id, floor) = self.inner.gate.step(|state, _| state.barriers.begin());
+        let mut flush = Flushing { gate: &self.inner.gate, id: Some(id) };
+        self.inner.gate.floor_reached(floor).await;
+        let report = flush.complete();
+        if report.is_empty() { Ok(()) } else { Err(report) }
+    }
+
+    /// Takes nothing more, waits until the backlog is written, and ends the tasks.
+    ///
+    /// After [`close_max`](WriterOptions::close_max), counted from the first call, what is not written is given up.
+    /// Any number of calls, concurrent or later, return after the end and with the same result. When the future is
+    /// dropped the writer stays closing and goes on draining; the next call waits for the end.
+    ///
+    /// # Errors
+    ///
+    /// [`CloseReport`] tells what failed and was told by no flush, and what was given up.
+    pub async fn close(&self) -> Result<(), CloseReport> {
+        let inner = &self.inner;
+        inner.gate.shut(Phase::Closing, Phase::Open);
+        let close_by = *inner.close_by.get_or_init(|| later(Instant::now(), inner.options.close_max));
+        let mut tasks = inner.tasks.lock().await;
+        if let Some(end) = inner.end.get() {
+            return end.clone();
+        }
+        if timeout_at(close_by, join(&mut tasks)).await.is_err() {
+            tracing::error!("the writer could not write its backlog in time and gives it up");
+            tasks.abort_all();
+            join(&mut tasks).await;
+        }
+        let report = inner.gate.step(|state, _| state.closed());
+        let end = if report.failures.is_empty() { Ok(()) } else { Err(report) };
+        inner.end.get_or_init(|| end).clone()
+    }
+
+    /// A consistent snapshot of the numbers.
+    #[must_use]
+    pub fn stats(&self) -> WriterStats {
+        let now = Instant::now();
+        self.inner.gate.step(|state, _| state.stats(now))
+    }
+
+    /// Whether new work is refused now: on every shard, or with [`LatchScope::Shard`](crate::LatchScope::Shard) on one
+    /// at least.
+    #[must_use]
+    pub fn is_saturated(&self) -> bool {
+        self.inner.gate.step(|state, _| state.is_saturated())
+    }
+
+    fn shards(&self) -> usize {
+        self.inner.gate.shards()
+    }
+
+    fn entry(&self, op: S::Op) -> (usize, Entry<Job<S>>, TicketOf<S>) {
+        let key = op.pid().map(|pid| fnv1a64(pid.as_bytes()));
+        let shard = shard_index(key, self.inner.options.shards);
+        let bytes = op.bytes();
+        let (promise, ticket) = ticket();
+        let body = Job { op, promise, tries: Tries::default() };
+        (shard, Entry { key, bytes, epoch: 0, body }, ticket)
+    }
+}
+
+/// The shard of a hash, as [`shard_of`](crate::shard_of); 0 without one.
+fn shard_index(key: Option<u64>, shards: NonZeroU64) -> usize {
+    usize::try_from(key.map_or(0, |hash| hash % shards)).unwrap_or(usize::MAX)
+}
+
+async fn join(tasks: &mut JoinSet<()>) {
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(error) = ended
+            && error.is_panic()
+        {
+            tracing::error!(%error, "a shard of the writer panicked");
+        }
+    }
+}
+
+/// A flush on its way.
+struct Flushing<'a, S: Sink> {
+    gate: &'a GateOf<S>,
+    id: Option<u64>,
+}
+
+impl<S: Sink> Flushing<'_, S> {
+    fn complete(&mut self) -> FlushReport {
+        let id = self.id.take();
+        self.gate.step(|state, _| id.map(|id| state.barriers.complete(id))).unwrap_or_default()
+    }
+}
+
+impl<S: Sink> Drop for Flushing<'_, S> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.gate.step(|state, _| state.barriers.cancel(id));
+        }
+    }
+}
+
+impl<S: Sink> Clone for Writer<S> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<S: Sink> fmt::Debug for Writer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").field("options", &self.inner.options).field("stats", &self.stats()).finish()
+    }
+}
+
+impl<S: Sink> Drop for Inner<S> {
+    fn drop(&mut self) {
+        if self.end.get().is_some() {
+            return;
+        }
+        let closing =
+            !self.gate.shut(Phase::Dropped, Phase::Open) && self.gate.shut(Phase::Dropped, Phase::Closing);
+        let stats = self.gate.step(|state, _| state.stats(Instant::now()));
+        let (depth, in_flight) = (stats.depth, stats.in_flight);
+        tracing::error!(closing, depth, in_flight, "the writer was dropped before it was closed");
+    }
+}
