@@ -10,12 +10,12 @@
 //! bytes    the body, to the end
 //! ```
 //!
-//! A varint is LEB128 of at most 5 bytes. Checksums are the business of whatever frames the bytes. Decoding trusts
-//! no length: nothing is allocated beyond the bytes that are there.
+//! Checksums are the business of whatever frames the bytes.
 
 use bytes::{BufMut, Bytes};
 
 use crate::event::{Event, HeaderValue};
+use crate::wire::{Reader, put_bytes, put_varint};
 
 /// The version that [`Event::encode`] writes.
 pub const ENCODING_VERSION: u8 = 1;
@@ -47,25 +47,25 @@ impl Event {
     /// Appends the encoding to a buffer.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let optional = [&self.pid, &self.subject, &self.time, &self.content_type, &self.schema];
-        let mut flags = u8::from(self.minted) * MINTED | u8::from(self.base64) * BASE64;
+        let mut flags = (u8::from(self.minted) * MINTED) | (u8::from(self.base64) * BASE64);
         for (text, flag) in optional.iter().zip(OPTIONAL) {
             flags |= u8::from(text.is_some()) * flag;
         }
         out.put_u8(ENCODING_VERSION);
         out.put_u8(flags);
-        put_string(out, &self.id);
-        put_string(out, &self.source);
-        put_string(out, &self.kind);
+        put_bytes(out, self.id.as_bytes());
+        put_bytes(out, self.source.as_bytes());
+        put_bytes(out, self.kind.as_bytes());
         for text in optional.into_iter().flatten() {
-            put_string(out, text);
+            put_bytes(out, text.as_bytes());
         }
-        put_length(out, self.headers.len());
+        put_varint(out, self.headers.len() as u64);
         for (name, value) in &self.headers {
-            put_string(out, name);
+            put_bytes(out, name.as_bytes());
             match value {
                 HeaderValue::Text(text) => {
                     out.put_u8(0);
-                    put_string(out, text);
+                    put_bytes(out, text.as_bytes());
                 }
                 HeaderValue::Integer(number) => {
                     out.put_u8(1);
@@ -79,7 +79,7 @@ impl Event {
 
     /// Reads an encoding; the body stays a slice of it.
     pub fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
-        let mut reader = Reader { bytes, at: 0 };
+        let mut reader = Reader::new(bytes);
         let version = reader.u8()?;
         if version != ENCODING_VERSION {
             return Err(DecodeError::Version(version));
@@ -88,11 +88,12 @@ impl Event {
         if flags & UNKNOWN != 0 {
             return Err(DecodeError::Impossible(1));
         }
-        let (id, source, kind) = (reader.string()?, reader.string()?, reader.string()?);
+        let mut text = || reader.string().map(str::to_owned);
+        let (id, source, kind) = (text()?, text()?, text()?);
         let mut optional = [const { None }; OPTIONAL.len()];
         for (text, flag) in optional.iter_mut().zip(OPTIONAL) {
             if flags & flag != 0 {
-                *text = Some(reader.string()?);
+                *text = Some(reader.string()?.to_owned());
             }
         }
         let [pid, subject, time, content_type, schema] = optional;
@@ -110,78 +111,21 @@ impl Event {
             base64: flags & BASE64 != 0,
             body: Bytes::new(),
         };
-        for _ in 0..reader.length()? {
-            let name = reader.string()?;
-            event.headers.insert(name, reader.header()?);
+        for _ in 0..reader.varint()? {
+            let name = reader.string()?.to_owned();
+            event.headers.insert(name, header(&mut reader)?);
         }
-        event.body = bytes.slice(reader.at..);
+        event.body = bytes.slice(reader.position()..);
         Ok(event)
     }
 }
 
-fn put_length(out: &mut Vec<u8>, length: usize) {
-    let mut rest = length;
-    while rest >= 0x80 {
-        out.put_u8(rest as u8 | 0x80);
-        rest >>= 7;
-    }
-    out.put_u8(rest as u8);
-}
-
-fn put_string(out: &mut Vec<u8>, text: &str) {
-    put_length(out, text.len());
-    out.put_slice(text.as_bytes());
-}
-
-struct Reader<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
-        let end = self.at.checked_add(length).filter(|&end| end <= self.bytes.len());
-        let end = end.ok_or(DecodeError::Truncated(self.at))?;
-        let taken = &self.bytes[self.at..end];
-        self.at = end;
-        Ok(taken)
-    }
-
-    fn u8(&mut self) -> Result<u8, DecodeError> {
-        Ok(self.take(1)?[0])
-    }
-
-    fn length(&mut self) -> Result<usize, DecodeError> {
-        let start = self.at;
-        let mut value = 0_u64;
-        for shift in (0..35).step_by(7) {
-            let byte = self.u8()?;
-            value |= u64::from(byte & 0x7F) << shift;
-            if byte & 0x80 == 0 {
-                return usize::try_from(value).map_err(|_| DecodeError::Impossible(start));
-            }
-        }
-        Err(DecodeError::Impossible(start))
-    }
-
-    fn string(&mut self) -> Result<String, DecodeError> {
-        let length = self.length()?;
-        let start = self.at;
-        let text = std::str::from_utf8(self.take(length)?).map_err(|_| DecodeError::NotUtf8(start))?;
-        Ok(text.to_owned())
-    }
-
-    fn header(&mut self) -> Result<HeaderValue, DecodeError> {
-        let start = self.at;
-        match self.u8()? {
-            0 => Ok(HeaderValue::Text(self.string()?)),
-            1 => {
-                let mut number = [0; 4];
-                number.copy_from_slice(self.take(4)?);
-                Ok(HeaderValue::Integer(i32::from_le_bytes(number)))
-            }
-            kind @ (2 | 3) => Ok(HeaderValue::Boolean(kind == 3)),
-            _ => Err(DecodeError::Impossible(start)),
-        }
+fn header(reader: &mut Reader<'_>) -> Result<HeaderValue, DecodeError> {
+    let start = reader.position();
+    match reader.u8()? {
+        0 => Ok(HeaderValue::Text(reader.string()?.to_owned())),
+        1 => Ok(HeaderValue::Integer(i32::from_le_bytes(reader.array()?))),
+        kind @ (2 | 3) => Ok(HeaderValue::Boolean(kind == 3)),
+        _ => Err(DecodeError::Impossible(start)),
     }
 }

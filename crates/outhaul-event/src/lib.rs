@@ -34,6 +34,7 @@ mod http;
 mod identity;
 mod json;
 mod validate;
+pub mod wire;
 
 pub use bytes::Bytes;
 pub use content::is_json;
