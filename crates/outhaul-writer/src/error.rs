@@ -55,7 +55,7 @@ pub enum NotWrittenReason {
 }
 
 /// How an accepted operation failed.
-#[derive(Clone, Debug, Error)]
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WriteError<E> {
     /// The sink refused this operation. A `Transient` kind was retried until `retry_max` was over.

@@ -1,0 +1,139 @@
+use std::time::Duration;
+
+use outhaul_writer::{FailureKind, WriteError, WriterOptions};
+use tokio::time::Instant;
+
+use crate::support::*;
+
+fn sink_error(kind: FailureKind, value: u64) -> Result<u64, WriteError<Told>> {
+    Err(WriteError::Sink { kind, error: Told(value) })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permanent_and_an_unknown_failure_fail_alone_and_are_not_retried() {
+    let sink = TestSink::new();
+    let writer = open(&sink, WriterOptions::default());
+    sink.fail(1, [Fault::Permanent]);
+    sink.fail(3, [Fault::Unknown]);
+    let mut outcomes = Vec::new();
+    for ticket in writer.try_admit_all(ops("a", 0..5)).unwrap() {
+        outcomes.push(soon(ticket).await);
+    }
+    let expected =
+        [Ok(0), sink_error(FailureKind::Permanent, 1), Ok(2), sink_error(FailureKind::Unknown, 3), Ok(4)];
+    assert_eq!(outcomes, expected);
+    assert_eq!(sink.batches().len(), 1);
+    assert_eq!((writer.stats().failed, writer.stats().applied), (2, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transient_failure_is_retried_in_order_and_the_others_go_on() {
+    let sink = TestSink::held();
+    let writer = open(&sink, WriterOptions::default());
+    drop(occupy(&sink, &writer, "c").await);
+    sink.fail(1, [Fault::Transient; 3]);
+    let began = Instant::now();
+    let a = writer.try_admit_all(ops("a", 0..4)).unwrap();
+    let b = writer.try_admit_all(ops("b", 10..12)).unwrap();
+    sink.go_on();
+    for ticket in b {
+        soon(ticket).await.unwrap();
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO, "another pid does not wait");
+    let late = writer.try_admit(op("a", 4)).unwrap();
+    let other = writer.try_admit(op("b", 12)).unwrap();
+    soon(other).await.unwrap();
+    assert_eq!(writer.stats().depth, 4, "what waits for its next try keeps its slot");
+    for (n, ticket) in a.into_iter().chain([late]).enumerate() {
+        assert_eq!(soon(ticket).await, Ok(n as u64));
+    }
+    let waited = began.elapsed();
+    assert!(
+        waited >= Duration::from_millis(10 + 20 + 40) && waited < Duration::from_millis(80),
+        "{waited:?}"
+    );
+    assert_eq!(sink.applied_of("a"), [0, 1, 2, 3, 4]);
+    let stats = writer.stats();
+    assert_eq!((stats.failed, stats.retried), (0, 3 + 4 + 4));
+    soon(writer.flush()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transient_failure_ends_with_its_own_error_when_retry_max_is_over() {
+    let sink = TestSink::new();
+    let writer = open(&sink, WriterOptions::default());
+    sink.fail(1, [Fault::Transient; 1_000]);
+    let began = Instant::now();
+    let first = writer.try_admit(op("a", 1)).unwrap();
+    settle().await;
+    let second = writer.try_admit(op("a", 2)).unwrap();
+    let outcome = soon(first).await;
+    assert_eq!(outcome, sink_error(FailureKind::Transient, 1));
+    let waited = began.elapsed();
+    assert!(waited >= Duration::from_secs(30) && waited < Duration::from_millis(30_005), "{waited:?}");
+    soon(writer.flush()).await.unwrap_err();
+    assert_eq!(sink.applied(), [2], "its successors go on");
+    soon(second).await.unwrap();
+    assert_eq!(writer.stats().failed, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_time_for_retries_makes_the_first_failure_final() {
+    let sink = TestSink::new();
+    let writer = open(&sink, WriterOptions { retry_max: Duration::ZERO, ..WriterOptions::default() });
+    sink.fail(1, [Fault::Transient]);
+    let outcome = soon(writer.try_admit(op("a", 1)).unwrap()).await;
+    assert_eq!(outcome, sink_error(FailureKind::Transient, 1));
+    assert_eq!(sink.batches().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backlog_of_retries_counts_and_refuses() {
+    let sink = TestSink::new();
+    let writer = open(&sink, WriterOptions { ops_max: count(4), ..WriterOptions::default() });
+    for value in 0..4 {
+        sink.fail(value, [Fault::Transient; 5]);
+        drop(writer.try_admit(op("a", value)).unwrap());
+    }
+    settle().await;
+    assert_eq!((writer.stats().depth, writer.stats().in_flight), (4, 0));
+    assert!(writer.try_admit(op("b", 9)).is_err());
+    soon(writer.flush()).await.unwrap();
+    assert_eq!(sink.applied(), [0, 1, 2, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_fails_its_batch_and_the_shard_goes_on() {
+    let sink = TestSink::held();
+    let writer = open(&sink, WriterOptions { batch_ops_max: count(3), ..WriterOptions::default() });
+    let first = occupy(&sink, &writer, "a").await;
+    sink.fail(1, [Fault::Panic]);
+    let tickets = writer.try_admit_all(ops("a", 0..6)).unwrap();
+    sink.go_on();
+    soon(first).await.unwrap();
+    let mut outcomes = Vec::new();
+    for ticket in tickets {
+        outcomes.push(soon(ticket).await);
+    }
+    assert!(
+        outcomes[..3].iter().all(|outcome| matches!(outcome, Err(WriteError::SinkPanicked))),
+        "{outcomes:?}"
+    );
+    assert!(outcomes[3..].iter().all(Result::is_ok), "{outcomes:?}");
+    assert_eq!(soon(writer.flush()).await.unwrap_err().failed, 3);
+    soon(writer.try_admit(op("a", 7)).unwrap()).await.unwrap();
+    soon(writer.close()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_number_of_results_fails_the_whole_batch() {
+    let sink = TestSink::new();
+    let writer = open(&sink, WriterOptions::default());
+    sink.fail(1, [Fault::Short]);
+    for ticket in writer.try_admit_all(ops("a", 0..3)).unwrap() {
+        let error = soon(ticket).await.unwrap_err();
+        assert!(matches!(error, WriteError::WrongCount { asked: 3, answered: 2 }), "{error:?}");
+        assert_eq!(error.kind(), FailureKind::Unknown);
+    }
+    soon(writer.try_admit(op("a", 7)).unwrap()).await.unwrap();
+}

@@ -1,0 +1,162 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use outhaul_writer::{LatchScope, RefusedReason, Writer, WriterOptions};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Metadata, Subscriber, span};
+
+use crate::support::*;
+
+fn eight(latch: LatchScope) -> WriterOptions {
+    WriterOptions { shards: shards(8), latch, ..one_by_one(64) }
+}
+
+/// Fills the shard of a pid whose first operation is in the (held) sink.
+fn fill(writer: &Writer<TestSink>, pid: &str) -> usize {
+    (0..).take_while(|n| writer.try_admit(op(pid, *n)).is_ok()).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_closes_idle_shards_too() {
+    let sink = TestSink::held();
+    let writer = open(&sink, eight(LatchScope::Whole));
+    drop(occupy(&sink, &writer, &pid_of(3, shards(8))).await);
+    assert!(!writer.is_saturated());
+    assert_eq!(fill(&writer, &pid_of(3, shards(8))), 8);
+    assert!(writer.is_saturated() && writer.stats().latched);
+    let idle = pid_of(5, shards(8));
+    assert_eq!(writer.try_admit(op(&idle, 1)).unwrap_err().reason, RefusedReason::Saturated);
+    assert_eq!(writer.try_admit_all(ops(&idle, 1..3)).unwrap_err().reason, RefusedReason::Saturated);
+    sink.go_on();
+    soon(writer.flush()).await.unwrap();
+    assert!(!writer.is_saturated());
+    soon(writer.try_admit(op(&idle, 1)).unwrap()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_in_shard_scope_closes_the_full_shard_alone() {
+    let sink = TestSink::held();
+    let writer = open(&sink, eight(LatchScope::Shard));
+    let (busy, idle) = (pid_of(3, shards(8)), pid_of(5, shards(8)));
+    drop(occupy(&sink, &writer, &busy).await);
+    fill(&writer, &busy);
+    drop(writer.try_admit(op(&idle, 1)).unwrap());
+    let both = vec![op(&idle, 2), op(&busy, 3)];
+    assert_eq!(writer.try_admit_all(both).unwrap_err().reason, RefusedReason::Saturated);
+    sink.go_on();
+    soon(writer.flush()).await.unwrap();
+    assert!(!writer.is_saturated());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_busy_shard_of_eight_sets_and_releases_once_per_episode() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
+    let sink = TestSink::held();
+    let writer = open(&sink, eight(LatchScope::Whole));
+    let busy = pid_of(3, shards(8));
+    drop(occupy(&sink, &writer, &busy).await);
+    for episode in 1..=3 {
+        while writer.try_admit(op(&busy, 0)).is_ok() {}
+        // Eight wait. The whole is far below its half all the time, the shard is not.
+        for left in (4..8).rev() {
+            assert!(writer.is_saturated(), "{left} left");
+            assert!(writer.try_admit(op(&busy, 0)).is_err());
+            sink.step().await;
+            assert_eq!(writer.stats().depth, left);
+        }
+        assert!(!writer.is_saturated(), "released at half");
+        assert_eq!(writer.stats().latches, episode as u64);
+        assert_eq!((log.set.load(Ordering::SeqCst), log.released.load(Ordering::SeqCst)), (episode, episode));
+    }
+    sink.go_on();
+    soon(writer.close()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_below_the_marks_of_release_sets_nothing() {
+    let sink = TestSink::held();
+    let writer = open(&sink, one_by_one(8));
+    drop(occupy(&sink, &writer, "a").await);
+    drop(writer.try_admit(op("a", 0)).unwrap());
+    writer.try_admit_all(ops("a", 1..9)).unwrap_err();
+    assert!(!writer.is_saturated(), "nothing would release it");
+    writer.try_admit_all(ops("a", 1..8)).unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_send_that_waits_closes_admission_and_goes_first() {
+    let sink = TestSink::held();
+    let writer = open(&sink, WriterOptions { bytes_max: count(10), ..one_by_one(8) });
+    drop(occupy(&sink, &writer, "a").await);
+    let admitted = writer.try_admit(op("a", 1)).unwrap();
+    // Larger than the budget: waits until the shard is empty, though it is below half.
+    let send = writer.send(Op { bytes: 1_000, ..op("b", 2) });
+    tokio::pin!(send);
+    assert!(pending(&mut send).await);
+    assert!(writer.is_saturated());
+    assert!(writer.try_admit(op("c", 3)).is_err(), "new work does not overtake it");
+    assert_eq!((writer.stats().waiting, writer.stats().stalled), (1, 1));
+    sink.go_on();
+    soon(admitted).await.unwrap();
+    soon(soon(send).await.unwrap()).await.unwrap();
+    assert!(!writer.is_saturated());
+    assert_eq!(sink.applied(), [1_000_000, 1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_last_send_that_waits_releases_the_latch() {
+    let sink = TestSink::held();
+    let writer = open(&sink, WriterOptions { bytes_max: count(10), ..one_by_one(8) });
+    drop(occupy(&sink, &writer, "a").await);
+    drop(writer.try_admit(op("a", 1)).unwrap());
+    {
+        let send = writer.send(Op { bytes: 1_000, ..op("b", 2) });
+        tokio::pin!(send);
+        assert!(pending(&mut send).await);
+        assert!(writer.is_saturated());
+    }
+    assert!(!writer.is_saturated());
+    drop(writer.try_admit(op("c", 3)).unwrap());
+}
+
+/// Counts what the writer logs about its latch.
+#[derive(Clone, Default)]
+struct Log {
+    set: Arc<AtomicUsize>,
+    released: Arc<AtomicUsize>,
+}
+
+impl Visit for &Log {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let text = format!("{value:?}");
+        if field.name() == "message" && text.starts_with("saturated") {
+            self.set.fetch_add(1, Ordering::SeqCst);
+        }
+        if field.name() == "message" && text.starts_with("no longer saturated") {
+            self.released.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut &*self);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
