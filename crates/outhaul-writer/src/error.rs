@@ -78,6 +78,9 @@ pub enum WriteError<E> {
         /// Results that came back.
         answered: usize,
     },
+    /// The sink did not answer within `apply_max`: it hangs, or the time is too short for it. The outcome is unknown.
+    #[error("the sink did not answer in time")]
+    TimedOut,
     /// The operation was in the sink when the writer was dropped, or gave up closing. The outcome is unknown.
     #[error("the writer ended while the operation was in the sink")]
     Abandoned,
@@ -96,7 +99,9 @@ impl<E> WriteError<E> {
     pub fn kind(&self) -> FailureKind {
         match self {
             Self::Sink { kind, .. } => *kind,
-            Self::SinkPanicked | Self::WrongCount { .. } | Self::Abandoned => FailureKind::Unknown,
+            Self::SinkPanicked | Self::WrongCount { .. } | Self::TimedOut | Self::Abandoned => {
+                FailureKind::Unknown
+            }
             Self::NotWritten { .. } => FailureKind::Transient,
         }
     }

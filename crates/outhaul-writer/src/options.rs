@@ -38,13 +38,16 @@ pub struct WriterOptions {
     pub backoff_min: Duration,
     /// The longest pause between two tries. Default 1 s.
     pub backoff_max: Duration,
+    /// How long one call of the sink may take before it counts as hung: its future is dropped and the outcome of its
+    /// operations is unknown. Default 60 s.
+    pub apply_max: Duration,
     /// What a refusal closes. Default the whole writer.
     pub latch: LatchScope,
     /// Whether a shard that has just woken N producers waits a moment for them to come back, at most half the running
     /// mean of a commit. Default yes; no for a sink that gathers by itself, since a path should wait only once.
     pub gather: bool,
-    /// How long [`close`](crate::Writer::close) waits for the backlog. Default 60 s, which leaves room for `retry_max`.
-    /// What is not written by then is given up and reported.
+    /// How long [`close`](crate::Writer::close) waits for the backlog. Default 90 s, which leaves room for
+    /// `retry_max` and `apply_max`. What is not written by then is given up and reported.
     pub close_max: Duration,
 }
 
@@ -59,9 +62,10 @@ impl Default for WriterOptions {
             retry_max: Duration::from_secs(30),
             backoff_min: Duration::from_millis(10),
             backoff_max: Duration::from_secs(1),
+            apply_max: Duration::from_secs(60),
             latch: LatchScope::default(),
             gather: true,
-            close_max: Duration::from_secs(60),
+            close_max: Duration::from_secs(90),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The task of one shard: takes a batch, hands it to the sink, tells everybody what came of it.
 
+use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,24 @@ pub(crate) struct Tries {
     give_up_at: Option<Instant>,
 }
 
+impl Tries {
+    /// Notes a failed try; whether there is to be another.
+    fn fail(&mut self, kind: FailureKind, now: Instant, retry_max: Duration) -> bool {
+        let give_up_at = *self.give_up_at.get_or_insert(later(now, retry_max));
+        self.failed = self.failed.saturating_add(1);
+        kind == FailureKind::Transient && now < give_up_at
+    }
+
+    /// When the next one is due: at the latest when the time is up.
+    fn next(&self, now: Instant, options: &WriterOptions) -> Instant {
+        if self.failed == 0 {
+            return now;
+        }
+        let due = later(now, options.backoff(self.failed));
+        self.give_up_at.map_or(due, |end| end.min(due))
+    }
+}
+
 pub(crate) type GateOf<S> = Gate<Job<S>>;
 type Outcome<S> = Result<<S as Sink>::Output, WriteError<<S as Sink>::Error>>;
 type Results<S> = Vec<Result<<S as Sink>::Output, SinkError<<S as Sink>::Error>>>;
@@ -55,6 +74,10 @@ pub(crate) struct Shard<S: Sink> {
     lanes: Lanes<Job<S>>,
     arrived: Vec<Entry<Job<S>>>,
     gather: Gather,
+    open: bool,
+    /// A batch that an atomic sink has refused as a whole: tried before anything else, in ever smaller batches.
+    suspects: VecDeque<Entry<Job<S>>>,
+    suspects_max: usize,
     batch: Batch<S>,
     /// Of the batch that just ended; kept for their memory.
     resolved: Vec<(PromiseOf<S>, Outcome<S>)>,
@@ -73,6 +96,9 @@ impl<S: Sink> Shard<S> {
             lanes: Lanes::new(),
             arrived: Vec::new(),
             gather: Gather::default(),
+            open: true,
+            suspects: VecDeque::new(),
+            suspects_max: 1,
             batch: Batch { ops: Vec::new(), rest: Vec::new() },
             resolved: Vec::new(),
             again: Vec::new(),
@@ -98,7 +124,7 @@ impl<S: Sink> Shard<S> {
         loop {
             let phase = self.drain();
             self.lanes.unblock(Instant::now());
-            if self.lanes.ready() > 0 {
+            if self.lanes.ready() > 0 || !self.suspects.is_empty() {
                 return true;
             }
             if phase != Phase::Open && self.lanes.is_empty() {
@@ -111,15 +137,13 @@ impl<S: Sink> Shard<S> {
 
     /// Waits for the producers that the last batch has woken.
     async fn gather(&mut self) {
-        loop {
+        while self.open && self.suspects.is_empty() {
             match self.gather.pause(self.lanes.ready(), Instant::now()) {
                 Pause::Over => return,
                 Pause::Sleep { more, until } => self.park(more, Some(until)).await,
                 Pause::Yield => tokio::task::yield_now().await,
             }
-            if self.drain() != Phase::Open {
-                return;
-            }
+            self.drain();
         }
     }
 
@@ -144,49 +168,67 @@ impl<S: Sink> Shard<S> {
         for entry in self.arrived.drain(..) {
             self.lanes.push(entry);
         }
+        self.open = phase == Phase::Open;
         phase
     }
 
     /// Takes a batch and hands it to the sink; how long that took.
     async fn apply(&mut self) -> Duration {
-        let bound = Load { ops: self.options.batch_ops_max.get(), bytes: self.options.batch_bytes_max.get() };
-        let batch = &mut self.batch;
-        let load = self.lanes.take(bound, |Entry { key, bytes, epoch, body }| {
-            batch.ops.push(body.op);
-            batch.rest.push(Entry { key, bytes, epoch, body: (body.promise, body.tries) });
-        });
+        let load = self.take();
         let began = Instant::now();
         self.gate.step(|state, effects| state.taken(self.index, load, began, effects));
 
         let shard = self.index as u64;
         let span = tracing::debug_span!("apply", shard, ops = load.ops, bytes = load.bytes);
         let call = async { self.sink.apply(shard, &self.batch.ops).await };
-        let results = AssertUnwindSafe(call).catch_unwind().instrument(span).await;
+        let call = AssertUnwindSafe(call).catch_unwind().instrument(span);
+        let results = timeout_at(later(began, self.options.apply_max), call).await;
         let ended = Instant::now();
         match results {
-            Ok(results) if results.len() == load.ops => self.answer(results, ended),
-            Ok(results) => {
+            Ok(Ok(results)) if results.len() == load.ops => self.answer(results, ended),
+            Ok(Ok(results)) => {
                 self.fail_batch(&WriteError::WrongCount { asked: load.ops, answered: results.len() })
             }
-            Err(_) => self.fail_batch(&WriteError::SinkPanicked),
+            Ok(Err(_)) => self.fail_batch(&WriteError::SinkPanicked),
+            Err(_) => self.fail_batch(&WriteError::TimedOut),
         }
         ended - began
     }
 
+    /// Fills the batch: with suspects while there are any.
+    fn take(&mut self) -> Load {
+        let batch = &mut self.batch;
+        let mut put = |Entry { key, bytes, epoch, body }: Entry<Job<S>>| {
+            batch.ops.push(body.op);
+            batch.rest.push(Entry { key, bytes, epoch, body: (body.promise, body.tries) });
+        };
+        if self.suspects.is_empty() {
+            let options = &self.options;
+            let bound = Load { ops: options.batch_ops_max.get(), bytes: options.batch_bytes_max.get() };
+            return self.lanes.take(bound, put);
+        }
+        let mut load = Load::default();
+        for entry in self.suspects.drain(..self.suspects_max.min(self.suspects.len())) {
+            load += Load::one(entry.bytes);
+            put(entry);
+        }
+        load
+    }
+
     /// Each operation of the batch ends, or comes again.
     fn answer(&mut self, results: Results<S>, now: Instant) {
+        let spoilt = results.len() > 1 && self.sink.is_atomic() && results.iter().all(is_permanent);
+        let half = results.len() / 2;
         let (mut ops, mut rest) = self.batch.lend();
         for ((op, entry), result) in ops.drain(..).zip(rest.drain(..)).zip(results) {
             match result {
                 Ok(output) => self.end(&op, entry, Ok(output)),
                 Err(SinkError { kind, error }) => {
                     let mut tries = entry.body.1;
-                    let give_up_at = *tries.give_up_at.get_or_insert(later(now, self.options.retry_max));
-                    if kind != FailureKind::Transient || now >= give_up_at {
+                    if !spoilt && !tries.fail(kind, now, self.options.retry_max) {
                         self.end(&op, entry, Err(WriteError::Sink { kind, error }));
                         continue;
                     }
-                    tries.failed = tries.failed.saturating_add(1);
                     let Entry { key, bytes, epoch, body: (promise, _) } = entry;
                     self.settled.retried += Load::one(bytes);
                     self.again.push(Entry { key, bytes, epoch, body: Job { op, promise, tries } });
@@ -194,6 +236,10 @@ impl<S: Sink> Shard<S> {
             }
         }
         self.batch = Batch { ops, rest };
+        self.suspects_max = if spoilt { half } else { self.suspects_max.saturating_mul(2) };
+        if spoilt {
+            self.again.drain(..).rev().for_each(|entry| self.suspects.push_front(entry));
+        }
     }
 
     /// Every operation of the batch ends with this error.
@@ -234,17 +280,17 @@ impl<S: Sink> Shard<S> {
         self.resolved.drain(..).map(|(promise, outcome)| usize::from(promise.keep(outcome))).sum()
     }
 
-    /// What comes again goes back to the head of its lane.
+    /// What comes again goes back to the head of its lane; the suspects with it, lest they overtake it.
     fn put_back(&mut self) {
         if self.again.is_empty() {
             return;
         }
         tracing::debug!(shard = self.index, ops = self.again.len(), "the sink failed transiently");
+        self.again.extend(self.suspects.drain(..));
         let now = Instant::now();
         for entry in self.again.drain(..).rev() {
-            let tries = entry.body.tries;
-            let due = later(now, self.options.backoff(tries.failed));
-            self.lanes.put_back(entry, tries.give_up_at.map_or(due, |end| end.min(due)));
+            let due = entry.body.tries.next(now, &self.options);
+            self.lanes.put_back(entry, due);
         }
     }
 }
@@ -255,9 +301,10 @@ impl<S: Sink> Drop for Shard<S> {
     fn drop(&mut self) {
         self.gate.shut(Phase::Dropped, Phase::Open);
         let phase = self.drain();
-        if self.lanes.is_empty() && self.batch.ops.is_empty() {
+        if self.lanes.is_empty() && self.suspects.is_empty() && self.batch.ops.is_empty() {
             return;
         }
+        let suspects = std::mem::take(&mut self.suspects);
         let (ops, rest) = self.batch.lend();
         let abandoned = ops.len() as u64;
         for (op, entry) in ops.iter().zip(rest) {
@@ -269,11 +316,13 @@ impl<S: Sink> Drop for Shard<S> {
         };
         let mut waiting = Load::default();
         let mut lanes = std::mem::replace(&mut self.lanes, Lanes::new());
-        lanes.clear(|Entry { key, bytes, epoch, body }| {
+        let mut give_up = |Entry { key, bytes, epoch, body }: Entry<Job<S>>| {
             waiting += Load::one(bytes);
             let entry = Entry { key, bytes, epoch, body: (body.promise, body.tries) };
             self.end(&body.op, entry, Err(WriteError::NotWritten { reason }));
-        });
+        };
+        suspects.into_iter().for_each(&mut give_up);
+        lanes.clear(give_up);
         let settled = std::mem::take(&mut self.settled);
         self.gate.step(|state, effects| {
             state.abandoned(self.index, waiting, abandoned, &settled.failures, effects)
@@ -281,6 +330,10 @@ impl<S: Sink> Drop for Shard<S> {
         self.resolve();
         self.gate.ended(&self.epochs);
     }
+}
+
+fn is_permanent<T, E>(result: &Result<T, SinkError<E>>) -> bool {
+    matches!(result, Err(SinkError { kind: FailureKind::Permanent, .. }))
 }
 
 /// An instant after `now`; a duration that the clock cannot count means "in a lifetime".

@@ -37,10 +37,18 @@ pub trait Sink: Send + Sync + 'static {
     /// the sink must not apply a later operation of the same pid in the same call: it answers `Transient` for those as
     /// well. (A sink that commits a batch as a whole or not at all does so by itself.)
     ///
-    /// The future is dropped, at any await, when the writer is dropped or does not get closed within
-    /// [`close_max`](crate::WriterOptions::close_max); its operations then end as
-    /// [`Abandoned`](crate::WriteError::Abandoned). It has no deadline otherwise: a sink that may hang brings its own.
+    /// The future is dropped, at any await, when it outlives [`apply_max`](crate::WriterOptions::apply_max), when the
+    /// writer is dropped, or when it does not get closed within [`close_max`](crate::WriterOptions::close_max); the
+    /// outcome of its operations is unknown then. What it leaves running must not land behind a later call.
     async fn apply(&self, shard: u64, ops: &[Self::Op]) -> Vec<Result<Self::Output, SinkError<Self::Error>>>;
+
+    /// Whether a call is applied as a whole or not at all (a transaction), and answers the same for all its operations.
+    ///
+    /// A writer then does not believe a permanent failure of several operations: it tries them again in ever smaller
+    /// batches until the one that spoils the others fails alone.
+    fn is_atomic(&self) -> bool {
+        false
+    }
 }
 
 /// What a failure says about the operation, and so what becomes of it.

@@ -28,7 +28,7 @@ pub struct WriterStats {
     pub refused: u64,
     /// Calls of `send` that had to wait.
     pub stalled: u64,
-    /// Operations that were put back after a transient failure; each time counts.
+    /// Operations that were put back, after a transient failure or to be tried in a smaller batch; each time counts.
     pub retried: u64,
     /// Operations that the sink has applied.
     pub applied: u64,

@@ -61,14 +61,14 @@ async fn a_dropped_close_goes_on_and_the_next_waits_for_the_end() {
 #[tokio::test(start_paused = true)]
 async fn a_close_gives_up_after_its_time_and_says_what_was_not_written() {
     let sink = TestSink::held();
-    let writer = open(&sink, one_by_one(100));
+    let writer = open(&sink, WriterOptions { close_max: Duration::from_secs(40), ..one_by_one(100) });
     let in_sink = occupy(&sink, &writer, "a").await;
     let waiting = writer.try_admit_all(ops("b", 0..3)).unwrap();
     let mut flush = Box::pin(writer.flush());
     assert!(pending(&mut flush).await);
     let began = Instant::now();
     let report = soon(writer.close()).await.unwrap_err();
-    assert!(began.elapsed() >= Duration::from_secs(60) && began.elapsed() < Duration::from_secs(61));
+    assert!(began.elapsed() >= Duration::from_secs(40) && began.elapsed() < Duration::from_secs(41));
     assert_eq!((report.failures.failed, report.not_written, report.abandoned), (4, 3, 1));
     assert!(matches!(soon(in_sink).await, Err(WriteError::Abandoned)));
     for ticket in waiting {

@@ -137,3 +137,42 @@ async fn a_wrong_number_of_results_fails_the_whole_batch() {
     }
     soon(writer.try_admit(op("a", 7)).unwrap()).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_hangs_fails_its_batch_and_the_shard_goes_on() {
+    let sink = TestSink::held();
+    let writer = open(&sink, WriterOptions::default());
+    let began = Instant::now();
+    let hung = occupy(&sink, &writer, "a").await;
+    let waiting = writer.try_admit(op("a", 1)).unwrap();
+    assert_eq!(soon(hung).await, Err(WriteError::TimedOut));
+    assert!(began.elapsed() >= Duration::from_secs(60) && began.elapsed() < Duration::from_secs(61));
+    sink.go_on();
+    assert_eq!(soon(waiting).await, Ok(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_fails_as_a_whole_is_narrowed_down_to_its_bad_operations() {
+    let sink = TestSink::held();
+    sink.atomic();
+    let writer = open(&sink, WriterOptions::default());
+    drop(occupy(&sink, &writer, "a").await);
+    let began = Instant::now();
+    for bad in [100, 777] {
+        sink.fail(bad, [Fault::Permanent]);
+    }
+    // Transient failures meet the narrowing, and must not be overtaken.
+    sink.fail(103, [Fault::Transient; 2]);
+    let tickets = writer.try_admit_all(ops("a", 0..1_000)).unwrap();
+    sink.go_on();
+    for (value, ticket) in (0_u64..).zip(tickets) {
+        let expected =
+            if [100, 777].contains(&value) { sink_error(FailureKind::Permanent, value) } else { Ok(value) };
+        assert_eq!(soon(ticket).await, expected);
+    }
+    assert_eq!(sink.applied().len(), 1 + 998);
+    assert!(sink.applied_of("a")[1..].is_sorted());
+    let calls = sink.batches().len();
+    assert!(calls < 60, "{calls} calls for two bad operations in a thousand");
+    assert!(began.elapsed() < Duration::from_millis(35), "no pause but those of the transient failure");
+}

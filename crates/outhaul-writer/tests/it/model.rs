@@ -175,10 +175,14 @@ proptest! {
     fn one_caller_after_another(
         options in options(),
         commit_ms in 0..20_u64,
+        atomic in any::<bool>(),
         actions in prop::collection::vec(action(), 1..80),
     ) {
         paused().block_on(async {
             let sink = TestSink::with_commit(Duration::from_millis(commit_ms));
+            if atomic {
+                sink.atomic();
+            }
             let writer = open(&sink, options);
             let mut account = Account::default();
             for action in actions {
@@ -193,10 +197,14 @@ proptest! {
     fn many_callers_at_once(
         options in options(),
         commit_ms in 0..20_u64,
+        atomic in any::<bool>(),
         producers in prop::collection::vec((1..30_u64, prop::option::of(0..200_u64), any::<bool>(), faults()), 1..12),
     ) {
         paused().block_on(async {
             let sink = TestSink::with_commit(Duration::from_millis(commit_ms));
+            if atomic {
+                sink.atomic();
+            }
             let writer = open(&sink, options);
             let mut tasks = JoinSet::new();
             for (producer, (ops, patience, awaits, faults)) in producers.into_iter().enumerate() {

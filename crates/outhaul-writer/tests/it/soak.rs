@@ -12,7 +12,7 @@ fn fault(value: u64) -> Option<Fault> {
     match value % 101 {
         3 => Some(Fault::Permanent),
         5 => Some(Fault::Transient),
-        7 if value % 7 == 0 => Some(Fault::Panic),
+        7 if value.is_multiple_of(7) => Some(Fault::Panic),
         _ => None,
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
@@ -59,6 +60,8 @@ pub(crate) struct TestSink {
     batches: Mutex<Vec<(u64, Vec<Op>)>>,
     applied: Mutex<Vec<Op>>,
     commit: Duration,
+    /// A permanent failure of one operation is that of the whole call.
+    atomic: AtomicBool,
     /// Calls that have begun.
     entered: watch::Sender<usize>,
     /// Calls that may pass; the others wait inside.
@@ -77,6 +80,7 @@ impl TestSink {
             batches: Mutex::default(),
             applied: Mutex::default(),
             commit,
+            atomic: AtomicBool::new(false),
             entered: watch::Sender::new(0),
             allowed: watch::Sender::new(usize::MAX),
         })
@@ -107,6 +111,11 @@ impl TestSink {
 
     pub(crate) fn fail(&self, value: u64, faults: impl IntoIterator<Item = Fault>) {
         self.faults.lock().unwrap().entry(value).or_default().extend(faults);
+    }
+
+    /// From now on a permanent failure, for ever, of one operation is that of the whole call.
+    pub(crate) fn atomic(&self) {
+        self.atomic.store(true, Ordering::SeqCst);
     }
 
     /// Waits until that many calls have begun.
@@ -169,6 +178,13 @@ impl Sink for TestSink {
         if faults.contains(&Some(Fault::Short)) {
             return ops[1..].iter().map(|op| Ok(op.value)).collect();
         }
+        if self.is_atomic() && faults.contains(&Some(Fault::Permanent)) {
+            let mut all = self.faults.lock().unwrap();
+            for (op, _) in ops.iter().zip(&faults).filter(|(_, fault)| **fault == Some(Fault::Permanent)) {
+                all.entry(op.value).or_default().push_front(Fault::Permanent);
+            }
+            return ops.iter().map(|op| Err(SinkError::permanent(Told(op.value)))).collect();
+        }
         let answer = |(op, fault): (&Op, Option<Fault>)| match fault {
             None | Some(Fault::Panic | Fault::Short) => {
                 self.applied.lock().unwrap().push(op.clone());
@@ -179,6 +195,10 @@ impl Sink for TestSink {
             Some(Fault::Unknown) => Err(SinkError::unknown(Told(op.value))),
         };
         ops.iter().zip(faults).map(answer).collect()
+    }
+
+    fn is_atomic(&self) -> bool {
+        self.atomic.load(Ordering::SeqCst)
     }
 }
 
