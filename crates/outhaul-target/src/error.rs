@@ -170,6 +170,8 @@ pub enum ErrorKind {
     ServerFault,
     /// A lock, a serialisation conflict, or a receiver in another state.
     Conflict,
+    /// Not tried, because an earlier event of its pid in the same batch was not delivered.
+    Skipped,
     /// Larger than the receiver takes.
     TooLarge,
     /// The event cannot be written in the format that is asked for, or the receiver cannot read it.
@@ -182,7 +184,7 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// Every kind, for tables and tests.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::ConnectionRefused,
         Self::ConnectionReset,
         Self::Unreachable,
@@ -204,6 +206,7 @@ impl ErrorKind {
         Self::Overloaded,
         Self::ServerFault,
         Self::Conflict,
+        Self::Skipped,
         Self::TooLarge,
         Self::Malformed,
         Self::ContentRefused,
@@ -234,6 +237,7 @@ impl ErrorKind {
             | Self::Overloaded
             | Self::ServerFault
             | Self::Conflict
+            | Self::Skipped
             | Self::Unknown => Verdict::Retry,
             Self::TooLarge | Self::Malformed | Self::ContentRefused => Verdict::Reject,
         }
@@ -260,6 +264,7 @@ impl ErrorKind {
             | Self::Overloaded
             | Self::ServerFault
             | Self::Conflict
+            | Self::Skipped
             | Self::TooLarge
             | Self::Malformed
             | Self::ContentRefused
@@ -290,6 +295,7 @@ impl ErrorKind {
             Self::Overloaded => "the receiver is overloaded",
             Self::ServerFault => "the receiver failed",
             Self::Conflict => "the receiver reports a conflict",
+            Self::Skipped => "an earlier event of its pid in the batch was not delivered",
             Self::TooLarge => "the event is too large for the receiver",
             Self::Malformed => "the event cannot be written or read in this format",
             Self::ContentRefused => "the receiver refuses the event's content",
@@ -301,5 +307,41 @@ impl ErrorKind {
 impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.text())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// DESIGN.md, section 7.
+    const REASONS: &str = "reachable, authentication_failed, permission_denied, destination_missing, \
+        configuration_invalid, connection_refused, dns_failure, tls_failure, timed_out, policy_denied, \
+        request_failed, unreachable, initialization_failed, health_check_failed, not_loaded, disabled, held, \
+        throttled, queue_full, failed_store_full, disk_full, store_failed, no_progress, clock";
+
+    #[test]
+    fn every_kind_has_a_reason_of_the_list_and_an_unknown_error_is_retried() {
+        for kind in ErrorKind::ALL {
+            assert!(REASONS.split(", ").any(|reason| reason == kind.reason()), "{kind:?}");
+        }
+        assert_eq!(ErrorKind::Unknown.verdict(), Verdict::Retry);
+        let rejected = ErrorKind::ALL.into_iter().filter(|kind| kind.verdict() == Verdict::Reject);
+        assert_eq!(
+            rejected.collect::<Vec<_>>(),
+            [ErrorKind::TooLarge, ErrorKind::Malformed, ErrorKind::ContentRefused]
+        );
+    }
+
+    #[test]
+    fn a_detail_is_short_one_line_and_without_credentials() {
+        let cause = std::io::Error::other("no route\nto https://me:s3cret@h/?key=s3cret");
+        let error =
+            DeliveryError::new(ErrorKind::Dns).with_detail("at https://a:s3cret@b").with_source(cause);
+        assert_eq!(error.detail(), "at https://***@b: no route to https://***@h/?key=***");
+        assert!(!format!("{error:?} {error}").contains("s3cret"));
+        let long = DeliveryError::new(ErrorKind::Unknown).with_detail("ä".repeat(500)).detail();
+        assert!(long.len() <= DETAIL_BYTES_MAX && long.ends_with('…'), "{long}");
+        assert_eq!(DeliveryError::from(ErrorKind::DiskFull).detail(), "the disk is full");
     }
 }

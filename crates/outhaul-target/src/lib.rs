@@ -2,9 +2,13 @@
 
 mod config_error;
 mod contract;
+pub mod encode;
 mod error;
 mod options;
 mod redact;
+mod secret;
+#[cfg(feature = "testkit")]
+pub mod testkit;
 mod uri;
 
 pub use async_trait::async_trait;
@@ -17,4 +21,5 @@ pub use options::{
     Format, OPTION_KEYS, OnExhausted, OnReject, TargetOptions, WhenFull, duration, one_of, size,
 };
 pub use redact::redact;
+pub use secret::{Secret, SecretError};
 pub use uri::{TargetUri, percent_decode};

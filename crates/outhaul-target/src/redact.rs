@@ -26,6 +26,11 @@ fn redact_word(word: &str, out: &mut String) {
             out.push_str("***");
             &rest[end..]
         }
+        // Half of a password with a space in it: no port, and the `@` is in another word.
+        None if head.ends_with("://") && !has_port(authority(rest)) => {
+            out.push_str("***");
+            &rest[rest.trim_end().len()..]
+        }
         _ => rest,
     };
     match rest.split_once('?') {
@@ -40,15 +45,23 @@ fn redact_word(word: &str, out: &mut String) {
 
 /// Where the `@` stands that ends the user information.
 pub(crate) fn user_information(after_scheme: &str) -> Option<usize> {
-    let end = after_scheme.find(['/', '?', '#']).unwrap_or(after_scheme.len());
-    let authority = &after_scheme[..end];
-    if let Some(at) = authority.rfind('@') {
-        return Some(at);
+    let authority = authority(after_scheme);
+    match authority.rfind('@') {
+        // A password with a raw `/`, `?` or `#` in it: what looks like the port is none, and an `@` follows.
+        None if !has_port(authority) => after_scheme.rfind('@'),
+        at => at,
     }
-    // A password with a raw `/`, `?` or `#` in it: what looks like the port is no number, and an `@` follows.
+}
+
+fn authority(after_scheme: &str) -> &str {
+    &after_scheme[..after_scheme.find(['/', '?', '#']).unwrap_or(after_scheme.len())]
+}
+
+/// Whether what follows the last colon, if there is one, can be a port.
+fn has_port(authority: &str) -> bool {
     let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
-    let is_port = port.bytes().all(|b| b.is_ascii_digit()) || port.ends_with(']');
-    if is_port { None } else { after_scheme.rfind('@') }
+    let port = port.trim_end_matches(|c: char| c.is_whitespace() || ")\"'`,;:.".contains(c));
+    port.bytes().all(|b| b.is_ascii_digit()) || port.ends_with(']')
 }
 
 fn redact_query(query: &str, out: &mut String) {
@@ -83,6 +96,8 @@ mod tests {
             ("https://[::1]/a@b", "https://[::1]/a@b"),
             ("(https://h/?token=abc)", "(https://h/?token=***)"),
             ("`https://h/?t=a&u=b&v`: no", "`https://h/?t=***&u=***&v`: no"),
+            ("http://me:s3 cret@h", "http://*** cret@h"),
+            ("cannot reach http://h:80: no", "cannot reach http://h:80: no"),
             ("file:a?outhaul.secret=x", "file:a?outhaul.secret=***"),
         ];
         for (text, expected) in cases {

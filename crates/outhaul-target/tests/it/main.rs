@@ -1,0 +1,5 @@
+//! The public face of the crate.
+
+#[cfg(feature = "testkit")]
+mod kit;
+mod uri;
