@@ -412,8 +412,7 @@ impl<T> State<T> {
         let below = |queue: &ShardQueue<T>| queue.waiting() == 0 && queue.used().within(mark);
         if self.scope == LatchScope::Whole {
             let used = self.shards.iter().fold(Load::default(), |sum, queue| sum.plus(queue.used()));
-            let all = self.shards.iter().filter(|queue| queue.latched).all(below);
-            if !all || !used.within(self.capacity_whole.half()) {
+            if !used.within(self.capacity_whole.half()) {
                 return;
             }
         }

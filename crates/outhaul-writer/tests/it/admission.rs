@@ -1,5 +1,6 @@
 use outhaul_writer::{RefusedReason, WriterOptions};
 
+use crate::logged;
 use crate::support::*;
 
 #[tokio::test(start_paused = true)]
@@ -156,4 +157,18 @@ async fn dropping_a_ticket_changes_nothing() {
     sink.go_on();
     soon(writer.flush()).await.unwrap();
     assert_eq!(sink.applied(), [1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deep_backlog_is_warned_about_at_1024_and_each_power_of_two_above() {
+    let sink = TestSink::held();
+    let writer = open(&sink, WriterOptions::default());
+    drop(occupy(&sink, &writer, "a").await);
+    for (upto, warnings) in [(1_023, 0), (1_024, 1), (2_047, 1), (2_048, 2), (5_000, 3)] {
+        while writer.stats().depth < upto {
+            drop(writer.try_admit(op("a", 1)).unwrap());
+        }
+        assert_eq!(logged::times("the backlog is deeper"), warnings, "{upto}");
+    }
+    assert_eq!(writer.stats().high_water, 5_000);
 }

@@ -3,6 +3,7 @@ use std::time::Duration;
 use outhaul_writer::{NotWrittenReason, RefusedReason, WriteError, WriterOptions};
 use tokio::time::Instant;
 
+use crate::logged;
 use crate::support::*;
 
 #[tokio::test(start_paused = true)]
@@ -102,7 +103,9 @@ async fn dropping_the_last_handle_tells_every_ticket() {
     let waiting = writer.try_admit_all(ops("b", 0..3)).unwrap();
     drop(writer.clone());
     settle().await;
+    assert_eq!(logged::times("the writer was dropped"), 0);
     drop(writer);
+    assert_eq!(logged::times("the writer was dropped"), 1);
     assert!(matches!(soon(in_sink).await, Err(WriteError::Abandoned)));
     for ticket in waiting {
         let error = soon(ticket).await.unwrap_err();

@@ -1,10 +1,6 @@
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use outhaul_writer::{LatchScope, RefusedReason, Writer, WriterOptions};
-use tracing::field::{Field, Visit};
-use tracing::{Event, Metadata, Subscriber, span};
 
+use crate::logged;
 use crate::support::*;
 
 fn eight(latch: LatchScope) -> WriterOptions {
@@ -50,8 +46,6 @@ async fn a_refusal_in_shard_scope_closes_the_full_shard_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn one_busy_shard_of_eight_sets_and_releases_once_per_episode() {
-    let log = Log::default();
-    let _guard = tracing::subscriber::set_default(log.clone());
     let sink = TestSink::held();
     let writer = open(&sink, eight(LatchScope::Whole));
     let busy = pid_of(3, shards(8));
@@ -67,7 +61,8 @@ async fn one_busy_shard_of_eight_sets_and_releases_once_per_episode() {
         }
         assert!(!writer.is_saturated(), "released at half");
         assert_eq!(writer.stats().latches, episode as u64);
-        assert_eq!((log.set.load(Ordering::SeqCst), log.released.load(Ordering::SeqCst)), (episode, episode));
+        assert_eq!(logged::times("saturated"), episode);
+        assert_eq!(logged::times("no longer saturated"), episode);
     }
     sink.go_on();
     soon(writer.close()).await.unwrap();
@@ -118,45 +113,4 @@ async fn dropping_the_last_send_that_waits_releases_the_latch() {
     }
     assert!(!writer.is_saturated());
     drop(writer.try_admit(op("c", 3)).unwrap());
-}
-
-/// Counts what the writer logs about its latch.
-#[derive(Clone, Default)]
-struct Log {
-    set: Arc<AtomicUsize>,
-    released: Arc<AtomicUsize>,
-}
-
-impl Visit for &Log {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        let text = format!("{value:?}");
-        if field.name() == "message" && text.starts_with("saturated") {
-            self.set.fetch_add(1, Ordering::SeqCst);
-        }
-        if field.name() == "message" && text.starts_with("no longer saturated") {
-            self.released.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-}
-
-impl Subscriber for Log {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut &*self);
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
 }

@@ -9,6 +9,7 @@ mod failure;
 mod flush;
 mod gather;
 mod latch;
+mod logged;
 mod model;
 mod order;
 mod soak;

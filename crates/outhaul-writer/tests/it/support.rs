@@ -75,6 +75,7 @@ impl TestSink {
 
     /// Every call takes that long.
     pub(crate) fn with_commit(commit: Duration) -> Arc<Self> {
+        crate::logged::listen();
         Arc::new(Self {
             faults: Mutex::default(),
             batches: Mutex::default(),
