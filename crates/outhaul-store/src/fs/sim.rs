@@ -1,0 +1,370 @@
+//! A simulated disk that loses what was not synced.
+//!
+//! Files are kept twice: as the process sees them, and as they would be found after a loss of power. A sync copies
+//! the first to the second. [`SimDisk::crash`] makes the disk that a power cut could have left: of every block
+//! written since the last sync the new bytes, the old ones, or a torn mixture; of every name created, renamed or
+//! removed since the directory's last sync either state. Any subset is possible, since real disks reorder.
+//!
+//! Also: the n-th call can fail with a chosen error, space can run out, and a snapshot can be kept behind every call
+//! that changes something, so that one run of a workload gives all of its crash states.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{DirEntry, File, FileSystem, Lock, Space};
+
+const BLOCK: usize = 512;
+
+type FileId = u64;
+
+#[derive(Debug, Clone, Default)]
+struct SimFile {
+    /// As the process sees it.
+    live: Vec<u8>,
+    /// As a power cut would leave it at least.
+    durable: Vec<u8>,
+    dirty: BTreeSet<usize>,
+    length_dirty: bool,
+}
+
+/// The whole state of a simulated disk.
+#[derive(Debug, Clone, Default)]
+pub struct SimDisk {
+    files: HashMap<FileId, SimFile>,
+    names: BTreeMap<PathBuf, FileId>,
+    durable_names: BTreeMap<PathBuf, FileId>,
+    dirs: BTreeSet<PathBuf>,
+    next_file: FileId,
+    calls: u64,
+    fail: Option<(u64, io::ErrorKind, bool)>,
+    capacity: Option<u64>,
+    snapshots: Option<Vec<(u64, SimDisk)>>,
+}
+
+/// A simulated file system. Clones share one disk.
+#[derive(Debug, Clone, Default)]
+pub struct SimFileSystem {
+    disk: Arc<Mutex<SimDisk>>,
+    tag: Arc<Mutex<u64>>,
+}
+
+impl SimDisk {
+    /// The disk that a power cut could leave now; which of the many is the generator's choice.
+    #[must_use]
+    pub fn crash(&self, random: &mut fastrand::Rng) -> Self {
+        let mut after = Self { dirs: self.dirs.clone(), next_file: self.next_file, ..Self::default() };
+        let all: BTreeSet<&PathBuf> = self.names.keys().chain(self.durable_names.keys()).collect();
+        // Sometimes everything unsynced goes one way: the extremes matter most.
+        let bias = random.u8(0..4);
+        let keep = |random: &mut fastrand::Rng| match bias {
+            0 => true,
+            1 => false,
+            _ => random.bool(),
+        };
+        for path in all {
+            let (now, then) = (self.names.get(path), self.durable_names.get(path));
+            let found = if now != then && !keep(random) { then } else { now };
+            if let Some(&id) = found {
+                after.names.insert(path.clone(), id);
+            }
+        }
+        for &id in after.names.values() {
+            let file = &self.files[&id];
+            let content = file.after_crash(random, keep);
+            let sim = SimFile { live: content.clone(), durable: content, ..SimFile::default() };
+            after.files.insert(id, sim);
+        }
+        after.durable_names = after.names.clone();
+        after
+    }
+
+    /// Flips one bit of a file, durably.
+    pub fn flip(&mut self, path: &Path, bit: usize) {
+        if let Some(file) = self.names.get(path).and_then(|id| self.files.get_mut(id)) {
+            file.live[bit / 8] ^= 1 << (bit % 8);
+            file.durable = file.live.clone();
+        }
+    }
+
+    /// The files, with their lengths.
+    pub fn files(&self) -> Vec<(PathBuf, usize)> {
+        self.names.iter().map(|(path, id)| (path.clone(), self.files[id].live.len())).collect()
+    }
+
+    /// The content of a file as the process sees it.
+    pub fn content(&self, path: &Path) -> Option<&[u8]> {
+        Some(&self.files[self.names.get(path)?].live)
+    }
+
+    fn used(&self) -> u64 {
+        self.names.values().map(|id| self.files[id].live.len() as u64).sum()
+    }
+
+    /// Counts a call, and fails it if it is its turn.
+    fn call(&mut self) -> io::Result<()> {
+        self.calls += 1;
+        match self.fail {
+            Some((at, kind, forever)) if self.calls == at || (forever && self.calls > at) => Err(kind.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn file(&mut self, id: FileId) -> io::Result<&mut SimFile> {
+        self.files.get_mut(&id).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn snapshot(&mut self, tag: u64) {
+        if let Some(mut snapshots) = self.snapshots.take() {
+            snapshots.push((tag, self.clone()));
+            self.snapshots = Some(snapshots);
+        }
+    }
+}
+
+impl SimFile {
+    fn after_crash(&self, random: &mut fastrand::Rng, keep: impl Fn(&mut fastrand::Rng) -> bool) -> Vec<u8> {
+        let grown = self.live.len() >= self.durable.len();
+        let mut content = self.durable.clone();
+        if self.length_dirty && keep(random) {
+            content.resize(self.live.len(), 0);
+        }
+        for &block in &self.dirty {
+            let start = block * BLOCK;
+            if start >= content.len() && !(grown && keep(random)) {
+                continue;
+            }
+            let end = (start + BLOCK).min(self.live.len());
+            if start >= end {
+                continue;
+            }
+            let torn = random.u8(0..4) == 0;
+            let kept =
+                if torn { random.usize(0..=end - start) } else { (end - start) * usize::from(keep(random)) };
+            if kept > 0 {
+                content.resize(content.len().max(start + kept), 0);
+                content[start..start + kept].copy_from_slice(&self.live[start..start + kept]);
+            }
+        }
+        content
+    }
+}
+
+impl SimFileSystem {
+    /// A file system over a disk, with fresh counters and no faults.
+    pub fn new(disk: SimDisk) -> Self {
+        let disk = SimDisk { calls: 0, fail: None, capacity: None, snapshots: None, ..disk };
+        Self { disk: Arc::new(Mutex::new(disk)), tag: Arc::default() }
+    }
+
+    /// The disk as it is.
+    pub fn disk(&self) -> SimDisk {
+        self.lock().clone()
+    }
+
+    /// How many calls were made.
+    pub fn calls(&self) -> u64 {
+        self.lock().calls
+    }
+
+    /// Lets the n-th call from now on fail; with `forever`, every later one as well.
+    pub fn fail_at(&self, n: u64, kind: io::ErrorKind, forever: bool) {
+        let mut disk = self.lock();
+        disk.fail = Some((disk.calls + n, kind, forever));
+    }
+
+    /// No call fails any more.
+    pub fn heal(&self) {
+        self.lock().fail = None;
+    }
+
+    /// Bounds the bytes in all files together; None is no bound.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.lock().capacity = bytes;
+    }
+
+    /// The bytes in all files together.
+    pub fn used(&self) -> u64 {
+        self.lock().used()
+    }
+
+    /// Starts to keep the disk behind every call that changes it.
+    pub fn record(&self) {
+        self.lock().snapshots = Some(Vec::new());
+    }
+
+    /// Marks the snapshots from now on.
+    pub fn set_tag(&self, tag: u64) {
+        *self.tag.lock().unwrap_or_else(PoisonError::into_inner) = tag;
+    }
+
+    /// The snapshots since [`record`](Self::record), each with its mark.
+    pub fn recorded(&self) -> Vec<(u64, SimDisk)> {
+        self.lock().snapshots.take().unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SimDisk> {
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut SimDisk) -> io::Result<T>) -> io::Result<T> {
+        let tag = *self.tag.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut disk = self.lock();
+        disk.call()?;
+        let done = change(&mut disk);
+        disk.snapshot(tag);
+        done
+    }
+}
+
+#[derive(Debug)]
+struct SimHandle {
+    fs: SimFileSystem,
+    id: FileId,
+}
+
+#[derive(Debug)]
+struct SimLock;
+
+impl Lock for SimLock {}
+
+impl FileSystem for SimFileSystem {
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        self.change(|disk| {
+            disk.dirs.extend(dir.ancestors().map(Path::to_owned));
+            Ok(())
+        })
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        let id = self.change(|disk| {
+            if disk.names.contains_key(path) {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            disk.next_file += 1;
+            let id = disk.next_file;
+            disk.files.insert(id, SimFile::default());
+            disk.names.insert(path.to_owned(), id);
+            Ok(id)
+        })?;
+        Ok(Arc::new(SimHandle { fs: self.clone(), id }))
+    }
+
+    fn open(&self, path: &Path, _: bool) -> io::Result<Arc<dyn File>> {
+        let mut disk = self.lock();
+        disk.call()?;
+        let id = *disk.names.get(path).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Arc::new(SimHandle { fs: self.clone(), id }))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        let mut disk = self.lock();
+        disk.call()?;
+        if !disk.dirs.contains(dir) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let files = disk.names.keys().map(|path| (path, true));
+        let dirs = disk.dirs.iter().map(|path| (path, false));
+        let inside = files.chain(dirs).filter(|(path, _)| path.parent() == Some(dir));
+        let entry = |(path, is_file): (&PathBuf, bool)| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            DirEntry { name, is_file }
+        };
+        Ok(inside.map(entry).collect())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.change(|disk| {
+            let id = disk.names.remove(from).ok_or(io::ErrorKind::NotFound)?;
+            disk.names.insert(to.to_owned(), id);
+            Ok(())
+        })
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.change(|disk| {
+            disk.names.remove(path).ok_or(io::ErrorKind::NotFound)?;
+            Ok(())
+        })
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.change(|disk| {
+            disk.durable_names.retain(|path, _| path.parent() != Some(dir));
+            let inside = disk.names.iter().filter(|(path, _)| path.parent() == Some(dir));
+            let inside: Vec<_> = inside.map(|(path, &id)| (path.clone(), id)).collect();
+            disk.durable_names.extend(inside);
+            Ok(())
+        })
+    }
+
+    fn lock(&self, _: &Path) -> io::Result<Box<dyn Lock>> {
+        Ok(Box::new(SimLock))
+    }
+
+    fn space(&self, _: &Path) -> io::Result<Space> {
+        let disk = SimFileSystem::lock(self);
+        let total = disk.capacity.unwrap_or(1 << 40);
+        Ok(Space { total, available: total.saturating_sub(disk.used()) })
+    }
+}
+
+impl File for SimHandle {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut disk = self.fs.lock();
+        disk.call()?;
+        let file = disk.file(self.id)?;
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(file.live.len());
+        let read = buffer.len().min(file.live.len() - start);
+        buffer[..read].copy_from_slice(&file.live[start..start + read]);
+        Ok(read)
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {
+        self.fs.change(|disk| {
+            let (used, capacity) = (disk.used(), disk.capacity);
+            let file = disk.file(self.id)?;
+            let start = offset as usize;
+            let growth = (start + buffer.len()).saturating_sub(file.live.len()) as u64;
+            let room = capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(used));
+            // As a real disk does: what fits is written, then the error comes.
+            let fits = buffer.len() - growth.saturating_sub(room) as usize;
+            let end = start + fits;
+            if end > file.live.len() {
+                file.live.resize(end, 0);
+                file.length_dirty = true;
+            }
+            file.live[start..end].copy_from_slice(&buffer[..fits]);
+            if fits > 0 {
+                file.dirty.extend(start / BLOCK..=(end - 1) / BLOCK);
+            }
+            if fits < buffer.len() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.fs.change(|disk| {
+            let file = disk.file(self.id)?;
+            file.durable = file.live.clone();
+            file.dirty.clear();
+            file.length_dirty = false;
+            Ok(())
+        })
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        self.fs.change(|disk| {
+            let file = disk.file(self.id)?;
+            file.live.resize(length as usize, 0);
+            file.length_dirty = true;
+            Ok(())
+        })
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        let mut disk = self.fs.lock();
+        disk.call()?;
+        Ok(disk.file(self.id)?.live.len() as u64)
+    }
+}

@@ -1,0 +1,366 @@
+//! The queues of a log in memory: what each still wants, its limits and its counters. Engines share this.
+//!
+//! A queue's settled entries are runs of sequences. An entry knows the sequence of the one before it in the same
+//! queue, so settling it covers the gap between the two as well: what lies there belongs to other queues. Thus a
+//! queue that gets every thousandth event still needs one run, and a waiting entry needs none.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use outhaul_event::TargetName;
+use tokio::sync::watch;
+
+use crate::error::{AppendError, StoreError};
+use crate::log::{Admission, Outcome, Place, QueueSettings, QueueStats, RetryState, Settlement, WhenFull};
+
+mod runs;
+
+pub(crate) use runs::Runs;
+
+/// A queue's number within its log: what records name.
+pub(crate) type QueueId = u32;
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) name: TargetName,
+    pub(crate) label: String,
+    pub(crate) settled: Runs,
+    /// The sequence of the newest entry that was ever in it.
+    pub(crate) last: u64,
+    pub(crate) retries: BTreeMap<u64, RetryState>,
+    entries_max: u64,
+    bytes_max: u64,
+    when_full: WhenFull,
+    attached: bool,
+    held_entries: u64,
+    held_bytes: u64,
+    counters: Counters,
+    waiting: u64,
+    bytes: u64,
+    durable: watch::Sender<u64>,
+    /// Not written to the log yet.
+    pub(crate) unwritten: Unwritten,
+}
+
+/// Changes of one queue that the next commit writes down.
+#[derive(Debug, Default)]
+pub(crate) struct Unwritten {
+    pub(crate) declaration: bool,
+    pub(crate) settled: Runs,
+    pub(crate) retries: BTreeMap<u64, RetryState>,
+}
+
+impl Unwritten {
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.declaration && self.settled.is_empty() && self.retries.is_empty()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    recovered: u64,
+    admitted: u64,
+    delivered: u64,
+    failed: u64,
+    discarded: u64,
+    shed: u64,
+}
+
+/// All queues of a log.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    by_name: HashMap<TargetName, QueueId>,
+    list: Vec<Queue>,
+}
+
+/// The queues behind their lock. Nothing that waits is done under it.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct SharedQueues(Arc<Mutex<Queues>>);
+
+impl SharedQueues {
+    pub(crate) fn new(queues: Queues) -> Self {
+        Self(Arc::new(Mutex::new(queues)))
+    }
+
+    /// A panic under the lock leaves counters at worst; the data is in the log.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reserves for all admissions that hold nothing yet, or for none.
+    pub(crate) fn reserve(&self, admissions: &mut [Admission]) -> Result<(), AppendError> {
+        let mut queues = self.lock();
+        let mut grants = Vec::new();
+        for (index, admission) in admissions.iter().enumerate() {
+            if admission.held.is_some() {
+                continue;
+            }
+            match queues.grant(admission) {
+                Ok((granted, shed)) => {
+                    let bytes = admission.size();
+                    grants.push((index, Held { queues: Arc::downgrade(&self.0), granted, shed, bytes }));
+                }
+                Err(error) => {
+                    // `Held` gives back what it holds when it is dropped, which takes the lock.
+                    drop(queues);
+                    return Err(error);
+                }
+            }
+        }
+        for (_, held) in &grants {
+            queues.count_shed(&held.shed);
+        }
+        for (index, held) in grants {
+            admissions[index].held = Some(Arc::new(held));
+        }
+        Ok(())
+    }
+}
+
+/// Room taken in the queues of one admission. Dropping it gives the room back.
+#[derive(Debug)]
+pub(crate) struct Held {
+    queues: Weak<Mutex<Queues>>,
+    pub(crate) granted: Vec<QueueId>,
+    pub(crate) shed: Vec<QueueId>,
+    bytes: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let Some(queues) = self.queues.upgrade() else { return };
+        let mut queues = queues.lock().unwrap_or_else(PoisonError::into_inner);
+        for &id in &self.granted {
+            let queue = queues.get_mut(id);
+            queue.held_entries -= 1;
+            queue.held_bytes -= self.bytes;
+        }
+    }
+}
+
+impl Queues {
+    pub(crate) fn find(&self, name: &TargetName) -> Result<QueueId, StoreError> {
+        self.by_name.get(name).copied().ok_or_else(|| StoreError::UnknownQueue(name.clone()))
+    }
+
+    pub(crate) fn get(&self, id: QueueId) -> &Queue {
+        &self.list[id as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, id: QueueId) -> &mut Queue {
+        &mut self.list[id as usize]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
+        (0..).zip(&self.list)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (QueueId, &mut Queue)> {
+        (0..).zip(&mut self.list)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Adds a queue under the next number, as recovery and `attach` do.
+    pub(crate) fn add(&mut self, name: TargetName) -> QueueId {
+        let id = self.list.len() as QueueId;
+        self.by_name.insert(name.clone(), id);
+        let settings = QueueSettings::default();
+        self.list.push(Queue {
+            name,
+            label: String::new(),
+            settled: Runs::default(),
+            last: 0,
+            retries: BTreeMap::new(),
+            entries_max: settings.entries_max,
+            bytes_max: u64::MAX,
+            when_full: settings.when_full,
+            attached: false,
+            held_entries: 0,
+            held_bytes: 0,
+            counters: Counters::default(),
+            waiting: 0,
+            bytes: 0,
+            durable: watch::Sender::new(0),
+            unwritten: Unwritten::default(),
+        });
+        id
+    }
+
+    pub(crate) fn rename(&mut self, id: QueueId, name: TargetName) {
+        if self.get(id).name != name {
+            let old = std::mem::replace(&mut self.get_mut(id).name, name.clone());
+            self.by_name.remove(&old);
+            self.by_name.insert(name, id);
+        }
+    }
+
+    pub(crate) fn attach(&mut self, name: &TargetName, settings: QueueSettings, bytes_default: u64) {
+        let id = match self.find(name) {
+            Ok(id) => id,
+            Err(_) => {
+                let id = self.add(name.clone());
+                self.get_mut(id).unwritten.declaration = true;
+                id
+            }
+        };
+        let queue = self.get_mut(id);
+        queue.attached = true;
+        queue.entries_max = settings.entries_max;
+        queue.bytes_max = settings.bytes_max.unwrap_or(bytes_default);
+        queue.when_full = settings.when_full;
+        if queue.label != settings.label {
+            queue.label = settings.label;
+            queue.unwritten.declaration = true;
+        }
+    }
+
+    /// Takes room for one admission, or says which queue has none.
+    fn grant(&mut self, admission: &Admission) -> Result<(Vec<QueueId>, Vec<QueueId>), AppendError> {
+        let bytes = admission.size();
+        let (mut granted, mut shed) = (Vec::with_capacity(admission.targets.len()), Vec::new());
+        for target in admission.targets.iter() {
+            let id = match self.by_name.get(target) {
+                Some(&id) if self.get(id).attached => id,
+                _ => {
+                    self.release(&granted, bytes);
+                    return Err(AppendError::UnknownQueue(target.clone()));
+                }
+            };
+            let queue = self.get_mut(id);
+            match (queue.full(bytes), queue.when_full) {
+                (Some(limit), WhenFull::Refuse) => {
+                    self.release(&granted, bytes);
+                    return Err(AppendError::QueueFull { target: target.clone(), limit });
+                }
+                (Some(_), WhenFull::Shed) => shed.push(id),
+                (Some(_), WhenFull::Overflow) | (None, _) => {
+                    queue.held_entries += 1;
+                    queue.held_bytes += bytes;
+                    granted.push(id);
+                }
+            }
+        }
+        Ok((granted, shed))
+    }
+
+    fn release(&mut self, granted: &[QueueId], bytes: u64) {
+        for &id in granted {
+            let queue = self.get_mut(id);
+            queue.held_entries -= 1;
+            queue.held_bytes -= bytes;
+        }
+    }
+
+    fn count_shed(&mut self, shed: &[QueueId]) {
+        for &id in shed {
+            self.get_mut(id).counters.shed += 1;
+        }
+    }
+
+    /// Names of queues, for a receipt.
+    pub(crate) fn names(&self, ids: &[QueueId]) -> Vec<TargetName> {
+        ids.iter().map(|&id| self.get(id).name.clone()).collect()
+    }
+
+    /// Ends an entry or notes its retry; false if it was settled before.
+    pub(crate) fn settle(&mut self, id: QueueId, settlement: &Settlement) -> bool {
+        let Settlement { place, outcome } = settlement;
+        let sequence = place.uid.sequence;
+        let queue = self.get_mut(id);
+        if queue.settled.contains(sequence) {
+            return false;
+        }
+        if let Outcome::Retry(state) = *outcome {
+            queue.retries.insert(sequence, state);
+            queue.unwritten.retries.insert(sequence, state);
+            return false;
+        }
+        queue.cover(place);
+        queue.unwritten.settled.insert(place.previous + 1, sequence);
+        queue.unwritten.retries.remove(&sequence);
+        queue.waiting -= 1;
+        queue.bytes -= place.bytes;
+        match outcome {
+            Outcome::Delivered => queue.counters.delivered += 1,
+            Outcome::Failed => queue.counters.failed += 1,
+            Outcome::Discarded | Outcome::Retry(_) => queue.counters.discarded += 1,
+        }
+        true
+    }
+
+    pub(crate) fn stats(&self) -> Vec<QueueStats> {
+        let mut all: Vec<_> = self.list.iter().map(Queue::stats).collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+}
+
+impl Queue {
+    fn cover(&mut self, place: &Place) {
+        // Sequence 0 is nobody's: covering it makes the first run start at 0.
+        let first = if place.previous == 0 { 0 } else { place.previous + 1 };
+        self.settled.insert(first, place.uid.sequence);
+        self.retries.remove(&place.uid.sequence);
+    }
+
+    /// The limit that one more entry would pass.
+    fn full(&self, bytes: u64) -> Option<String> {
+        if self.waiting + self.held_entries >= self.entries_max {
+            return Some(format!("{} entries", self.entries_max));
+        }
+        (self.bytes + self.held_bytes + bytes > self.bytes_max).then(|| format!("{} bytes", self.bytes_max))
+    }
+
+    pub(crate) fn is_over_limit(&self) -> bool {
+        self.waiting > self.entries_max || (self.bytes > self.bytes_max && self.waiting > 1)
+    }
+
+    /// Counts an entry that became durable, and wakes whoever watches.
+    pub(crate) fn admitted(&mut self, sequence: u64, bytes: u64) {
+        self.last = sequence;
+        self.counters.admitted += 1;
+        self.waiting += 1;
+        self.bytes += bytes;
+        self.durable.send_replace(sequence);
+    }
+
+    /// Counts an entry that was found waiting at open.
+    pub(crate) fn recovered(&mut self, sequence: u64, bytes: u64) {
+        self.last = self.last.max(sequence);
+        self.counters.recovered += 1;
+        self.waiting += 1;
+        self.bytes += bytes;
+        self.durable.send_replace(sequence);
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.durable.subscribe()
+    }
+
+    pub(crate) fn waiting(&self) -> u64 {
+        self.waiting
+    }
+
+    fn stats(&self) -> QueueStats {
+        QueueStats {
+            name: self.name.clone(),
+            attached: self.attached,
+            label: self.label.clone(),
+            recovered: self.counters.recovered,
+            admitted: self.counters.admitted,
+            requeued: 0,
+            imported: 0,
+            delivered: self.counters.delivered,
+            failed: self.counters.failed,
+            discarded: self.counters.discarded,
+            shed: self.counters.shed,
+            waiting: self.waiting,
+            bytes: self.bytes,
+            entries_max: self.entries_max,
+            bytes_max: self.bytes_max,
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The store from outside.
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failed expectation ends a test")]
+
+mod journal;
+mod sim;
+mod store;
+mod support;
