@@ -116,6 +116,8 @@ impl<S: Sink> Shard<S> {
             if self.options.gather {
                 self.gather.committed(took, woken, Instant::now());
             }
+            // A sink that never waits must not keep whom it has just woken from running.
+            tokio::task::yield_now().await;
         }
     }
 
