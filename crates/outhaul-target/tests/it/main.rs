@@ -1,4 +1,5 @@
 //! The public face of the crate.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[cfg(feature = "testkit")]
 mod kit;
