@@ -11,6 +11,8 @@ use outhaul_target::{
     Attempt, Capabilities, ConfigError, DeliveryError, ErrorKind, Secret, Target, TargetUri, async_trait,
 };
 use reqwest::{Client, Method, Response, Url};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 
 use crate::codec::{self, Parts};
@@ -205,20 +207,34 @@ fn client(options: &WebhookOptions, with_roots: bool) -> Result<Client, ConfigEr
 
 /// TLS by rustls with `ring`, given by hand: a process's default provider belongs to the program.
 fn tls(options: &WebhookOptions, with_roots: bool) -> Result<ClientConfig, ConfigError> {
-    let mut roots = RootCertStore::empty();
-    if with_roots {
-        let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if added == 0 {
-            let why = "the machine has no root certificates to check a receiver's with";
-            let help = "install them (on Debian: `apt-get install ca-certificates`)";
-            return Err(ConfigError::new("TLS cannot be used", &options.url, why, help));
-        }
-    }
+    let roots = if with_roots { roots(options)? } else { RootCertStore::empty() };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| failure(options, &e.to_string()))?;
     Ok(config.with_root_certificates(roots).with_no_client_auth())
+}
+
+fn roots(options: &WebhookOptions) -> Result<RootCertStore, ConfigError> {
+    let mut roots = RootCertStore::empty();
+    let Some(path) = &options.ca else {
+        let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if added > 0 {
+            return Ok(roots);
+        }
+        let why = "the machine has no root certificates to check a receiver's with";
+        let help = "install them (on Debian: `apt-get install ca-certificates`), or give `outhaul.ca`";
+        return Err(ConfigError::new("TLS cannot be used", &options.url, why, help));
+    };
+    let invalid = |why: &str| {
+        let help = "give a PEM file with the certificate of the authority";
+        ConfigError::new("the option `outhaul.ca` is not valid", path.display().to_string(), why, help)
+    };
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|e| invalid(&e.to_string()))? {
+        let certificate = certificate.map_err(|e| invalid(&e.to_string()))?;
+        roots.add(certificate).map_err(|e| invalid(&e.to_string()))?;
+    }
+    if roots.is_empty() { Err(invalid("it holds no certificate")) } else { Ok(roots) }
 }
 
 fn failure(options: &WebhookOptions, why: &str) -> ConfigError {

@@ -1,6 +1,7 @@
 //! Where requests go, and how: [`WebhookOptions`].
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use outhaul_target::{ConfigError, Format, Secret, TargetOptions, TargetUri, one_of, percent_decode, redact};
@@ -33,6 +34,8 @@ pub struct WebhookOptions {
     pub secret: Option<Secret>,
     /// A bearer token.
     pub token: Option<Secret>,
+    /// A PEM file of the only root certificates to trust. None: those of the machine. Read once.
+    pub ca: Option<PathBuf>,
 }
 
 impl WebhookOptions {
@@ -47,10 +50,11 @@ impl WebhookOptions {
             connect_timeout: common.connect_timeout,
             secret: None,
             token: None,
+            ca: None,
         }
     }
 
-    /// Reads `http://…` or `https://…` and the options `mode`, `secret_file` and `token_file`.
+    /// Reads `http://…` or `https://…` and the options `mode`, `secret_file`, `token_file` and `ca`.
     ///
     /// # Errors
     /// Another scheme, or an option that is not valid.
@@ -58,7 +62,12 @@ impl WebhookOptions {
         let mode = uri.take("mode");
         let secret = uri.take("secret_file").map(Secret::file);
         let token = uri.take("token_file").map(Secret::file);
+        let ca = uri.take("ca").map(PathBuf::from);
         let common = uri.options();
+        if ca.is_some() && uri.scheme() != "https" {
+            let why = "only `https://` URLs have certificates";
+            return Err(uri.invalid("ca", why, "leave it out, or write `https://`"));
+        }
         if mode.is_some() && common.format != Format::CloudEvents {
             let why = "only the format `cloudevents` has modes";
             return Err(uri.invalid("mode", why, "leave out `outhaul.mode` or `outhaul.format`"));
@@ -76,6 +85,7 @@ impl WebhookOptions {
             connect_timeout: common.connect_timeout,
             secret,
             token,
+            ca,
         };
         uri.finish()?;
         Ok(options)
@@ -92,6 +102,7 @@ impl fmt::Debug for WebhookOptions {
             .field("connect_timeout", &self.connect_timeout)
             .field("secret", &self.secret)
             .field("token", &self.token)
+            .field("ca", &self.ca)
             .finish()
     }
 }
@@ -191,7 +202,8 @@ mod tests {
         let cases = [
             ("http://h?outhaul.mode=x", "binary, structured"),
             ("http://h?outhaul.mode=binary&outhaul.format=s3", "only the format"),
-            ("http://h?outhaul.secret=x", "mode, secret_file, token_file, format"),
+            ("http://h?outhaul.secret=x", "mode, secret_file, token_file, ca, format"),
+            ("http://h?outhaul.ca=/ca.pem", "only `https://`"),
             ("http://u:pw@h?outhaul.token_file=/t", "user information"),
             ("http://h/#f", "fragment"),
             ("http://u:pw@h:port", "port"),

@@ -35,6 +35,7 @@
 //! - `outhaul.secret_file` adds `webhook-signature` (Standard Webhooks, `v1`: HMAC-SHA256 over id, time and body; the
 //!   file holds `whsec_` and base64). `outhaul.token_file` adds a bearer token. Both files are read again when they
 //!   change.
+//! - TLS 1.2 and 1.3; `outhaul.ca` is a PEM file of the only authorities to trust, in place of the machine's.
 //! - One event of a pid at a time: a hot pid costs one round trip per event.
 //! - Redirects are never followed, proxies of the environment not used, at most 64 KiB of the answer read.
 //! - Link-local addresses and those of cloud metadata services are refused, whatever name leads there.

@@ -209,7 +209,7 @@ pub use cases::CASES;
 
 /// Expands to one `#[test]` for each case of the kit.
 ///
-/// ```ignore
+/// ```text
 /// outhaul_target::conformance!(MyFixture);
 /// ```
 #[macro_export]

@@ -6,3 +6,4 @@ mod conformance;
 mod http;
 mod sockets;
 mod support;
+mod tls;
