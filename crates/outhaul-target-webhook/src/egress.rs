@@ -73,7 +73,42 @@ fn allowed(all: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use outhaul_target::ErrorKind;
+    use rustls::{ClientConfig, RootCertStore};
+
     use super::*;
+
+    /// A resolver whose every name has these addresses.
+    struct Fixed(Vec<SocketAddr>);
+
+    impl Resolve for Fixed {
+        fn resolve(&self, _name: Name) -> Resolving {
+            let addresses = allowed(self.0.clone());
+            Box::pin(async { Ok(Box::new(addresses?.into_iter()) as Addrs) })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_that_leads_to_a_forbidden_address_is_a_matter_of_policy() {
+        let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let resolver = Fixed(vec!["169.254.169.254:0".parse().unwrap()]);
+        let client = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls)
+            .no_proxy()
+            .dns_resolver(Arc::new(resolver))
+            .build()
+            .unwrap();
+        let error = client.get("http://metadata.example/").send().await.unwrap_err();
+        let error = crate::error::failed(error);
+        assert_eq!(error.kind(), ErrorKind::PolicyDenied, "{error:?}");
+        assert!(error.detail().contains("169.254.169.254"), "{error:?}");
+    }
 
     const DENIED: [&str; 6] = [
         "169.254.169.254",

@@ -152,9 +152,9 @@ mod tests {
         }
     }
 
-    /// TARGETS.md, the webhook's row, word for word.
+    /// By verdict, independent of the kinds.
     #[test]
-    fn the_contract_of_the_targets_holds() {
+    fn each_status_has_the_verdict_that_users_rely_on() {
         use outhaul_target::Verdict::{Hold, Reject, Retry};
         let verdict = |status| status_kind(StatusCode::from_u16(status).unwrap()).map(ErrorKind::verdict);
         for status in [408, 425, 429, 500, 502, 503, 504, 409, 418, 300, 501, 599] {

@@ -314,7 +314,7 @@ impl fmt::Display for ErrorKind {
 mod tests {
     use super::*;
 
-    /// DESIGN.md, section 7.
+    /// What health may show.
     const REASONS: &str = "reachable, authentication_failed, permission_denied, destination_missing, \
         configuration_invalid, connection_refused, dns_failure, tls_failure, timed_out, policy_denied, \
         request_failed, unreachable, initialization_failed, health_check_failed, not_loaded, disabled, held, \

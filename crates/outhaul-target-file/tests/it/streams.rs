@@ -3,11 +3,12 @@
 use std::fs::File;
 use std::io::{Read as _, pipe};
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use outhaul_target::outhaul_event::Event;
 use outhaul_target::testkit::attempt;
-use outhaul_target::{Attempt, ErrorKind, Target};
+use outhaul_target::{Attempt, ErrorKind, Target, TargetUri};
 use outhaul_target_file::{FileOptions, FileTarget};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use tempfile::{TempDir, tempdir};
@@ -57,6 +58,25 @@ async fn a_reader_that_stops_ends_the_attempt_and_still_gets_whole_lines() {
     assert_eq!(deliver(&stream, &[large(2), event(3)]).await, [Ok(()), Ok(())]);
     stream.close().await.unwrap();
     assert_eq!(ids(&rest.join().unwrap()), [1, 2, 2, 3]);
+}
+
+/// Standard output belongs to a process, so the test runs itself again with a pipe there.
+#[tokio::test]
+async fn standard_output_gets_the_lines() {
+    const CHILD: &str = "OUTHAUL_TEST_STDOUT";
+    let test = "streams::standard_output_gets_the_lines";
+    if std::env::var_os(CHILD).is_some() {
+        let stdout = FileTarget::from_uri(TargetUri::parse("stdout:").unwrap()).unwrap();
+        assert_eq!(deliver(&stdout, &[event(1), event(2)]).await, [Ok(()), Ok(())]);
+        return stdout.probe().await.unwrap();
+    }
+    let program = std::env::current_exe().unwrap();
+    let child = Command::new(program).args(["--exact", test]).env(CHILD, "1").output().unwrap();
+    assert!(child.status.success());
+    // The harness writes there too, and may begin the line.
+    let text = String::from_utf8(child.stdout).unwrap();
+    let lines = text.lines().filter_map(|line| line.find("{\"specversion\"").map(|at| &line[at..]));
+    assert_eq!(ids(lines.flat_map(|line| [line, "\n"]).collect::<String>().as_bytes()), [1, 2]);
 }
 
 #[tokio::test]
