@@ -91,7 +91,6 @@ pub struct FailedEntry {
 struct Note {
     sequence: u64,
     admitted_ms: u64,
-    dedup_id: String,
     #[serde(flatten)]
     failure: Failure,
 }
@@ -217,10 +216,10 @@ impl FailedStore {
         for entry in new {
             opened.log.attach(&entry.uid.queue, self.settings.clone()).map_err(AppendError::Store)?;
             let mut admission = Admission::new(entry.event, [entry.uid.queue.clone()].into());
+            admission.dedup_id = entry.dedup_id;
             let note = Note {
                 sequence: entry.uid.sequence,
                 admitted_ms: entry.admitted_ms,
-                dedup_id: entry.dedup_id.to_string(),
                 failure: entry.failure,
             };
             // Strings and numbers always serialise.
@@ -303,8 +302,7 @@ impl FailedStore {
         let (Ok(event), Ok(note)) = (entry.event, serde_json::from_slice::<Note>(&entry.attachment)) else {
             return Ok(None);
         };
-        let dedup_id = note.dedup_id.parse().unwrap_or(entry.dedup_id);
-        let uid = uid.clone();
+        let (uid, dedup_id) = (uid.clone(), entry.dedup_id);
         Ok(Some(FailedEntry { uid, dedup_id, event, admitted_ms: note.admitted_ms, failure: note.failure }))
     }
 

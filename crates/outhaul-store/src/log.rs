@@ -36,8 +36,9 @@ pub trait Log: Send + Sync + 'static {
     /// One consistent picture of all queues, attached or orphaned, sorted by name.
     fn stats(&self) -> Vec<QueueStats>;
 
-    /// Whether a queue is beyond its limits, as one that overflows can be.
-    fn is_over_limit(&self, queue: &TargetName) -> bool;
+    /// About how many entries have to leave a queue until it is within its limits, as one that overflows can be
+    /// beyond them.
+    fn excess(&self, queue: &TargetName) -> u64;
 
     /// How far the one input of this log was admitted. None before the first [`set_input`](Self::set_input).
     fn input(&self) -> Option<Input>;
@@ -126,6 +127,8 @@ pub enum WhenFull {
 pub struct Admission {
     /// The event.
     pub event: Arc<Event>,
+    /// The identity that its receivers see.
+    pub dedup_id: DedupId,
     /// Its targets; an event without any is not written.
     pub targets: Arc<[TargetName]>,
     /// Where in the input it stood, if that is to be remembered.
@@ -138,7 +141,8 @@ pub struct Admission {
 impl Admission {
     /// An event for some targets.
     pub fn new(event: Arc<Event>, targets: Arc<[TargetName]>) -> Self {
-        Self { event, targets, position: None, attachment: Bytes::new(), held: None }
+        let dedup_id = event.dedup_id();
+        Self { event, dedup_id, targets, position: None, attachment: Bytes::new(), held: None }
     }
 
     /// What it counts against the byte limits: the event and 64 bytes for its frame.

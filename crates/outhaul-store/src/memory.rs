@@ -67,7 +67,7 @@ impl Shared {
         let mut queues = self.queues.lock();
         let mut receipt = Receipt {
             sequence: 0,
-            dedup_id: admission.event.dedup_id(),
+            dedup_id: admission.dedup_id,
             targets: queues.names(&held.granted),
             shed: queues.names(&held.shed),
             durable: false,
@@ -118,9 +118,9 @@ impl Log for MemoryLog {
         self.shared.queues.lock().stats()
     }
 
-    fn is_over_limit(&self, queue: &TargetName) -> bool {
+    fn excess(&self, queue: &TargetName) -> u64 {
         let queues = self.shared.queues.lock();
-        queues.find(queue).is_ok_and(|id| queues.get(id).is_over_limit())
+        queues.find(queue).map_or(0, |id| queues.get(id).excess())
     }
 
     fn input(&self) -> Option<Input> {
@@ -200,7 +200,7 @@ impl Lease for MemoryLease {
             out.next = sequence;
             out.entries.push(Entry {
                 place: Place { uid: Uid { queue: name.clone(), sequence }, previous, bytes: size },
-                dedup_id: stored.admission.event.dedup_id(),
+                dedup_id: stored.admission.dedup_id,
                 event: Ok(Arc::clone(&stored.admission.event)),
                 admitted_at: stored.admitted_at,
                 retry: queue.retries.get(&sequence).copied(),

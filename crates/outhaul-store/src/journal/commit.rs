@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use outhaul_event::DedupId;
 use outhaul_event::wire::put_varint;
 use tokio::sync::oneshot;
 
@@ -246,7 +245,7 @@ impl Shared {
         admitted_ms: u64,
         taken: &mut Taken,
     ) -> Receipt {
-        let dedup_id: DedupId = admission.event.dedup_id();
+        let dedup_id = admission.dedup_id;
         let held = admission.held.as_deref();
         let granted = held.map_or(&[][..], |held| &held.granted);
         let shed = held.map_or(&[][..], |held| &held.shed);

@@ -292,9 +292,9 @@ impl Log for Journal {
         self.shared.queues.lock().stats()
     }
 
-    fn is_over_limit(&self, queue: &TargetName) -> bool {
+    fn excess(&self, queue: &TargetName) -> u64 {
         let queues = self.shared.queues.lock();
-        queues.find(queue).is_ok_and(|id| queues.get(id).is_over_limit())
+        queues.find(queue).map_or(0, |id| queues.get(id).excess())
     }
 
     fn input(&self) -> Option<Input> {

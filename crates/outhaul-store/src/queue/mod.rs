@@ -314,8 +314,12 @@ impl Queue {
         (self.bytes + self.held_bytes + bytes > self.bytes_max).then(|| format!("{} bytes", self.bytes_max))
     }
 
-    pub(crate) fn is_over_limit(&self) -> bool {
-        self.waiting > self.entries_max || (self.bytes > self.bytes_max && self.waiting > 1)
+    /// About how many entries are too many.
+    pub(crate) fn excess(&self) -> u64 {
+        let entries = self.waiting.saturating_sub(self.entries_max);
+        let bytes = self.bytes.saturating_sub(self.bytes_max);
+        let mean = (self.bytes / self.waiting.max(1)).max(1);
+        entries.max(bytes.div_ceil(mean)).min(self.waiting.saturating_sub(1))
     }
 
     /// Counts an entry that became durable, and wakes whoever watches.

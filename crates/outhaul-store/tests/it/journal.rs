@@ -120,9 +120,9 @@ fn a_limit_refuses_sheds_or_overflows() {
     for id in 7..10 {
         send(id, &["overflows"]).unwrap();
     }
-    assert!(log.is_over_limit(&name("overflows")));
+    assert_eq!(log.excess(&name("overflows")), 1);
     settle(&log, &waiting(&log, "overflows")[0], Outcome::Failed);
-    assert!(!log.is_over_limit(&name("overflows")));
+    assert_eq!(log.excess(&name("overflows")), 0);
     check_sums(&log);
 }
 

@@ -1,0 +1,385 @@
+//! When to try again, and whom a failure accuses. Nothing else decides that.
+//!
+//! What a failure *is* was decided by the target: its kind gives the verdict. Here the verdict meets the history:
+//!
+//! - `Hold` accuses the target. It is held: nothing is sent until the backoff has passed, then one trial, alone, of an
+//!   entry that is not accused. A delivery resumes it, at first one attempt at a time, then two, four, …
+//! - An entry that is accused again although others were delivered meanwhile is a *suspect*: the fault is its own. It
+//!   waits like after a `Retry`, is sent alone, and can hold nothing.
+//! - `Retry` accuses the entry: its lane waits, exponentially, with full jitter above a tenth of the step. Ten in a
+//!   row, of two or more pids, without a delivery between them, throttle the target: the same trials.
+//! - `Reject` accuses the event. Fifty in a row, of two or more pids, without a delivery, hold the target: a receiver
+//!   that refuses everything is set up wrong.
+//! - A batch that fails as a whole accuses nobody: its entries are sent again in smaller batches first.
+//!
+//! What is tried while a target is held or throttled never counts as an attempt.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+
+use outhaul_target::{DeliveryError, ErrorKind, OnExhausted, TargetOptions, Verdict};
+use tokio::time::Instant;
+
+use crate::worker::lanes::LaneKey;
+
+/// So many retries in a row throttle a target.
+const THROTTLE_AFTER: usize = 10;
+/// A receiver's `Retry-After` is believed up to here.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+
+/// What the policy remembers of an entry.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tried {
+    /// Attempts that ended in `Retry` while the target was neither held nor throttled.
+    pub(crate) attempts: u32,
+    /// Deliveries to the target when the entry was accused first.
+    accused_at: Option<u64>,
+    pub(crate) suspect: bool,
+    /// The one notice that it is exhausted was given.
+    noticed: bool,
+}
+
+impl Tried {
+    /// An entry that was tried in an earlier life of the process.
+    pub(crate) fn again(attempts: u32) -> Self {
+        Self { attempts, ..Self::default() }
+    }
+}
+
+/// What becomes of an entry after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It stays first in its lane and is sent when the target takes something.
+    Again,
+    /// Its lane waits this long; the attempt counted.
+    Wait(Duration),
+    /// As `Wait`, and it has used up its attempts or age: worth one notice.
+    WaitExhausted(Duration),
+    /// It goes to the failed store: its attempts are used up.
+    Exhausted,
+    /// It goes to the failed store: it is too old.
+    Expired,
+    /// It goes to the failed store: the receiver will never take it.
+    Reject,
+}
+
+/// Why nothing is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The target is accused.
+    Held,
+    /// It fails everything for now, or asked for a pause.
+    Throttled,
+    /// It refuses everything.
+    Rejects,
+    /// The failed store takes nothing.
+    FailedStore,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Hold {
+    pub(crate) cause: Cause,
+    /// A machine-readable word for health.
+    pub(crate) reason: &'static str,
+    pub(crate) until: Instant,
+    step: u32,
+}
+
+/// What may be sent now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Permission {
+    /// Up to so many attempts at the same time.
+    Attempts(usize),
+    /// One, alone, of an entry that is not accused.
+    Trial,
+    /// Nothing before the instant.
+    Nothing(Instant),
+}
+
+#[derive(Debug)]
+pub(crate) struct Policy {
+    options: TargetOptions,
+    reject_hold: Option<u32>,
+    batch_max: usize,
+    random: fastrand::Rng,
+    hold: Option<Hold>,
+    /// Entries that were accused since the last delivery.
+    accused: HashSet<u64>,
+    deliveries: u64,
+    /// Attempts allowed while ramping up.
+    ramp: usize,
+    /// Events in a batch, smaller while a failing batch is taken apart.
+    batch: usize,
+    retries: VecDeque<LaneKey>,
+    rejects: VecDeque<LaneKey>,
+}
+
+impl Policy {
+    pub(crate) fn new(
+        options: TargetOptions,
+        reject_hold: Option<u32>,
+        batch_max: usize,
+        random: fastrand::Rng,
+    ) -> Self {
+        let ramp = options.in_flight.get();
+        Self {
+            options,
+            reject_hold,
+            batch_max,
+            random,
+            hold: None,
+            accused: HashSet::new(),
+            deliveries: 0,
+            ramp,
+            batch: batch_max,
+            retries: VecDeque::new(),
+            rejects: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn permission(&self, now: Instant) -> Permission {
+        match &self.hold {
+            None => Permission::Attempts(self.ramp),
+            Some(hold) if hold.until <= now => Permission::Trial,
+            Some(hold) => Permission::Nothing(hold.until),
+        }
+    }
+
+    pub(crate) fn hold(&self) -> Option<&Hold> {
+        self.hold.as_ref()
+    }
+
+    pub(crate) fn batch(&self) -> usize {
+        self.batch
+    }
+
+    pub(crate) fn is_accused(&self, sequence: u64) -> bool {
+        self.accused.contains(&sequence)
+    }
+
+    /// All that wait were accused: the next trial may take any of them.
+    pub(crate) fn forget_accused(&mut self) {
+        self.accused.clear();
+    }
+
+    /// An entry was delivered; true when that ends a hold.
+    pub(crate) fn delivered(&mut self) -> bool {
+        self.deliveries += 1;
+        self.retries.clear();
+        self.rejects.clear();
+        self.accused.clear();
+        if self.hold.take().is_some() {
+            self.ramp = 1;
+            return true;
+        }
+        self.ramp = (self.ramp * 2).min(self.options.in_flight.get());
+        false
+    }
+
+    /// A whole batch was delivered.
+    pub(crate) fn batch_delivered(&mut self) {
+        self.batch = (self.batch * 2).min(self.batch_max);
+    }
+
+    /// A batch of several failed as a whole: smaller ones find out who is to blame.
+    pub(crate) fn batch_failed(&mut self, length: usize) {
+        self.batch = self.batch.min(length / 2).max(1);
+    }
+
+    /// One entry failed. `age` counts from its admission.
+    pub(crate) fn failed(
+        &mut self,
+        now: Instant,
+        (sequence, lane): (u64, &LaneKey),
+        tried: &mut Tried,
+        age: Duration,
+        trial: bool,
+        error: &DeliveryError,
+    ) -> Step {
+        let step = match error.verdict() {
+            Verdict::Hold => self.accuse(now, sequence, tried, trial, error),
+            Verdict::Retry => self.retry(now, (sequence, lane), tried, trial, error),
+            Verdict::Reject => return self.reject(now, lane, trial),
+        };
+        match step {
+            Step::Wait(_) => self.exhausted(step, tried, age),
+            other => other,
+        }
+    }
+
+    /// The worker could not put entries into the failed store.
+    pub(crate) fn failed_store_refused(&mut self, now: Instant, reason: &'static str) {
+        match self.hold.is_some() {
+            true => self.trial_failed(now),
+            false => self.begin(now, Cause::FailedStore, reason, None),
+        }
+    }
+
+    /// The failed store takes entries again.
+    pub(crate) fn failed_store_accepted(&mut self) {
+        if self.hold.as_ref().is_some_and(|hold| hold.cause == Cause::FailedStore) {
+            self.hold = None;
+        }
+    }
+
+    /// A trial ended without a delivery: the next backoff.
+    pub(crate) fn trial_failed(&mut self, now: Instant) {
+        let Some(hold) = &mut self.hold else { return };
+        hold.step = hold.step.saturating_add(1);
+        let wait = trial_wait(&self.options, hold.step, &mut self.random);
+        hold.until = now + wait;
+    }
+
+    /// Nothing waits, and a probe was good: the next entry is a trial at once. Only its delivery ends the hold.
+    pub(crate) fn probe_succeeded(&mut self, now: Instant) {
+        if let Some(hold) = &mut self.hold {
+            hold.until = now;
+        }
+    }
+
+    /// An old entry that waits in front of its lane, though nothing failed just now.
+    pub(crate) fn expires(&self, age: Duration) -> bool {
+        self.options.on_exhausted == OnExhausted::Fail && self.options.age_max.is_some_and(|max| age >= max)
+    }
+
+    fn accuse(
+        &mut self,
+        now: Instant,
+        sequence: u64,
+        tried: &mut Tried,
+        trial: bool,
+        error: &DeliveryError,
+    ) -> Step {
+        if self.is_suspect(tried) {
+            return self.wait(tried);
+        }
+        self.accused.insert(sequence);
+        tried.accused_at.get_or_insert(self.deliveries);
+        if trial {
+            self.trial_failed(now);
+        } else if self.hold.is_none() {
+            self.begin(now, Cause::Held, error.kind().reason(), None);
+        }
+        Step::Again
+    }
+
+    fn retry(
+        &mut self,
+        now: Instant,
+        (sequence, lane): (u64, &LaneKey),
+        tried: &mut Tried,
+        trial: bool,
+        error: &DeliveryError,
+    ) -> Step {
+        if error.kind() == ErrorKind::Skipped {
+            return Step::Again;
+        }
+        if self.is_suspect(tried) {
+            return self.wait(tried);
+        }
+        let pause = error.retry_after().map(|after| after.min(RETRY_AFTER_MAX));
+        if trial {
+            self.accused.insert(sequence);
+            tried.accused_at.get_or_insert(self.deliveries);
+            self.trial_failed(now);
+            if let (Some(hold), Some(pause)) = (&mut self.hold, pause) {
+                hold.until = hold.until.max(now + pause);
+            }
+            return Step::Again;
+        }
+        if self.hold.is_some() {
+            return Step::Again;
+        }
+        if let Some(pause) = pause {
+            self.accused.insert(sequence);
+            tried.accused_at.get_or_insert(self.deliveries);
+            self.begin(now, Cause::Throttled, "throttled", Some(pause));
+            return Step::Again;
+        }
+        remember(&mut self.retries, lane, THROTTLE_AFTER);
+        if self.retries.len() == THROTTLE_AFTER && several(&self.retries) {
+            self.begin(now, Cause::Throttled, "throttled", None);
+        }
+        self.wait(tried)
+    }
+
+    fn reject(&mut self, now: Instant, lane: &LaneKey, trial: bool) -> Step {
+        if trial && let Some(hold) = &mut self.hold {
+            if hold.cause == Cause::Rejects {
+                self.trial_failed(now);
+                return Step::Again;
+            }
+            // The receiver answers: the next entry is tried at once.
+            hold.until = now;
+            return Step::Reject;
+        }
+        if let Some(max) = self.reject_hold {
+            remember(&mut self.rejects, lane, max as usize);
+            if self.hold.is_none() && self.rejects.len() == max as usize && several(&self.rejects) {
+                self.begin(now, Cause::Rejects, "request_failed", None);
+            }
+        }
+        Step::Reject
+    }
+
+    fn is_suspect(&self, tried: &mut Tried) -> bool {
+        tried.suspect |= tried.accused_at.is_some_and(|at| self.deliveries > at);
+        tried.suspect
+    }
+
+    fn begin(&mut self, now: Instant, cause: Cause, reason: &'static str, pause: Option<Duration>) {
+        let wait = trial_wait(&self.options, 0, &mut self.random);
+        let until = now + pause.map_or(wait, |pause| pause.max(wait));
+        self.hold = Some(Hold { cause, reason, until, step: 0 });
+        self.retries.clear();
+        self.rejects.clear();
+    }
+
+    /// Counts the attempt and says how long its lane waits.
+    fn wait(&mut self, tried: &mut Tried) -> Step {
+        tried.attempts = tried.attempts.saturating_add(1);
+        let step = doubled(self.options.backoff, tried.attempts - 1, self.options.backoff_max);
+        Step::Wait(jitter(step, 0.1, &mut self.random))
+    }
+
+    fn exhausted(&mut self, step: Step, tried: &mut Tried, age: Duration) -> Step {
+        let attempts = self.options.attempts_max.is_some_and(|max| tried.attempts >= max.get());
+        let old = self.options.age_max.is_some_and(|max| age >= max);
+        match (attempts || old, self.options.on_exhausted) {
+            (false, _) => step,
+            (true, OnExhausted::Fail) if attempts => Step::Exhausted,
+            (true, OnExhausted::Fail) => Step::Expired,
+            (true, OnExhausted::Keep) => {
+                let wait = jitter(self.options.backoff_max, 0.5, &mut self.random);
+                match std::mem::replace(&mut tried.noticed, true) {
+                    false => Step::WaitExhausted(wait),
+                    true => Step::Wait(wait),
+                }
+            }
+        }
+    }
+}
+
+fn trial_wait(options: &TargetOptions, step: u32, random: &mut fastrand::Rng) -> Duration {
+    jitter(doubled(options.trial_backoff, step, options.trial_backoff_max), 0.5, random)
+}
+
+fn doubled(first: Duration, times: u32, max: Duration) -> Duration {
+    first.saturating_mul(1_u32.checked_shl(times).unwrap_or(u32::MAX)).min(max)
+}
+
+/// Anything between a part of the step and the whole.
+fn jitter(step: Duration, floor: f64, random: &mut fastrand::Rng) -> Duration {
+    step.mul_f64(floor + (1.0 - floor) * random.f64())
+}
+
+fn remember(row: &mut VecDeque<LaneKey>, lane: &LaneKey, max: usize) {
+    if row.len() == max {
+        row.pop_front();
+    }
+    row.push_back(lane.clone());
+}
+
+fn several(row: &VecDeque<LaneKey>) -> bool {
+    row.iter().any(|lane| *lane != row[0])
+}

@@ -1,0 +1,767 @@
+//! The replay worker: the task that delivers one queue.
+//!
+//! It sleeps until something is appended, an attempt ends, a lane or a trial is due, or it is told to stop. Awake, it
+//! reads ahead into its [`lanes`], asks the [`policy`](crate::policy) what may be sent, sends that, and books what
+//! came back. All state is the task's own; it shares a status for others to look at, and nothing waits under a lock.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use futures_util::FutureExt;
+use outhaul_store::event::{Event, TargetName};
+use outhaul_store::{
+    AppendError, Entry, FailedEntry, FailedStore, Lease, Log, Outcome, RetryState, Rule, Settlement,
+    StoreError, unix_millis,
+};
+use outhaul_target::{
+    Attempt, BatchOrder, Capabilities, DeliveryError, ErrorKind, OnReject, Target, TargetOptions, Verdict,
+};
+use tokio::sync::{broadcast, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::notice::Notice;
+use crate::policy::{Cause, Permission, Policy, Step, Tried};
+use crate::status::{State, WorkerStatus};
+
+pub(crate) mod lanes;
+mod moves;
+
+use lanes::{LANE_LOADED_MAX, LaneKey, Lanes};
+use moves::{Move, Moves};
+
+/// Bounds of the window.
+const WINDOW_ENTRIES_MAX: usize = 4096;
+const WINDOW_BYTES_MAX: usize = 32 << 20;
+/// Entries whose pid waits, kept as a sequence.
+const SKIPPED_MAX: usize = 1_000_000;
+/// What one read brings.
+const READ_ENTRIES_MAX: usize = 1024;
+const READ_BYTES_MAX: usize = 4 << 20;
+/// After a read that failed.
+const READ_BACKOFF: Duration = Duration::from_secs(1);
+
+/// Everything that a worker is given.
+pub(crate) struct Setup {
+    pub(crate) name: TargetName,
+    pub(crate) target: Arc<dyn Target>,
+    pub(crate) options: TargetOptions,
+    pub(crate) reject_hold: Option<u32>,
+    pub(crate) random: fastrand::Rng,
+    pub(crate) log: Arc<dyn Log>,
+    pub(crate) lease: Arc<dyn Lease>,
+    pub(crate) failed: Arc<FailedStore>,
+    pub(crate) notices: broadcast::Sender<Notice>,
+    /// Grows whenever an entry leaves a queue.
+    pub(crate) changes: watch::Sender<u64>,
+    pub(crate) status: Arc<Mutex<WorkerStatus>>,
+    /// Set once to the time by which attempts in flight are to be ended.
+    pub(crate) stop: watch::Receiver<Option<Instant>>,
+}
+
+/// What ends in a worker's set of tasks.
+enum Done {
+    Delivered { sequences: Vec<u64>, trial: bool, results: Vec<Result<(), DeliveryError>>, abandoned: bool },
+    Probed { trial: bool, result: Result<(), DeliveryError> },
+    Moved { moves: Vec<Move>, result: Result<(), AppendError> },
+}
+
+struct Worker {
+    setup: Setup,
+    capabilities: Capabilities,
+    policy: Policy,
+    lanes: Lanes,
+    moves: Moves,
+    tasks: JoinSet<Done>,
+    appended: watch::Receiver<u64>,
+    /// Everything up to here was read.
+    cursor: u64,
+    /// Whether there may be more to read.
+    more: bool,
+    read_not_before: Option<Instant>,
+    /// Attempts that run, a trial included.
+    running: usize,
+    trial_running: bool,
+    /// A probe was good while nothing waited: the next trial waits for an entry.
+    probed: bool,
+    settlements: Vec<Settlement>,
+    closed: HashSet<LaneKey>,
+    retried: u64,
+    abandoned: u64,
+    last_error: Option<String>,
+    last_reason: &'static str,
+    last_good: bool,
+    reached: bool,
+}
+
+/// Delivers a queue until it is told to stop; then attempts in flight end, and everything is booked.
+pub(crate) async fn run(setup: Setup) -> Result<(), StoreError> {
+    let appended = setup.lease.watch(&setup.name)?;
+    let capabilities = setup.target.capabilities();
+    let batch =
+        setup.options.batch.map_or(capabilities.batch_max, |max| max.get().min(capabilities.batch_max));
+    let policy = Policy::new(setup.options.clone(), setup.reject_hold, batch.max(1), setup.random.clone());
+    let mut worker = Worker {
+        capabilities,
+        policy,
+        lanes: Lanes::default(),
+        moves: Moves::default(),
+        tasks: JoinSet::new(),
+        appended,
+        cursor: 0,
+        more: true,
+        read_not_before: None,
+        running: 0,
+        trial_running: false,
+        probed: false,
+        settlements: Vec::new(),
+        closed: HashSet::new(),
+        retried: 0,
+        abandoned: 0,
+        last_error: None,
+        last_reason: "not_loaded",
+        last_good: false,
+        reached: false,
+        setup,
+    };
+    worker.closed = worker.closed_lanes().await?;
+    worker.probe(false);
+    let ended = worker.work().await;
+    worker.show(if ended.is_ok() { State::Stopped } else { State::Failed });
+    ended
+}
+
+impl Worker {
+    async fn work(&mut self) -> Result<(), StoreError> {
+        let mut stop = self.setup.stop.clone();
+        loop {
+            let now = Instant::now();
+            let stopped = *stop.borrow_and_update();
+            if let Some(deadline) = stopped {
+                return self.drain(deadline).await;
+            }
+            self.read(now).await?;
+            self.lanes.wake(now);
+            self.evict(now);
+            self.send(now);
+            self.show_state();
+            let due = self.next_due(now);
+            tokio::select! {
+                biased;
+                Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => self.done(done).await?,
+                _ = stop.changed() => {}
+                _ = self.appended.changed() => self.more = true,
+                () = tokio::time::sleep_until(due.unwrap_or(now)), if due.is_some() => {}
+            }
+            // Whatever else has ended meanwhile is booked in one go.
+            while let Some(done) = self.tasks.try_join_next() {
+                self.done(done).await?;
+            }
+            self.settle().await?;
+        }
+    }
+
+    /// Takes up nothing new, and waits for what is under way.
+    async fn drain(&mut self, deadline: Instant) -> Result<(), StoreError> {
+        self.show(State::Draining);
+        loop {
+            tokio::select! {
+                done = self.tasks.join_next() => match done {
+                    Some(done) => self.done(done).await?,
+                    None => break,
+                },
+                () = tokio::time::sleep_until(deadline) => {
+                    self.tasks.shutdown().await;
+                    break;
+                }
+            }
+            self.settle().await?;
+        }
+        self.settle().await
+    }
+
+    /// Pids that wait for a person: those of rejected entries, where that closes their lane.
+    async fn closed_lanes(&self) -> Result<HashSet<LaneKey>, StoreError> {
+        let mut closed = HashSet::new();
+        if self.setup.options.on_reject != OnReject::StopPid {
+            return Ok(closed);
+        }
+        let mut after = 0;
+        loop {
+            let page = self.setup.failed.list(&self.setup.name, after, READ_ENTRIES_MAX).await?;
+            let Some(last) = page.last() else { return Ok(closed) };
+            after = last.uid.sequence;
+            let rejected = page.iter().filter(|entry| entry.failure.rule == Rule::Rejected);
+            closed.extend(rejected.filter_map(|entry| Some(LaneKey::Pid(entry.event.pid()?.into()))));
+        }
+    }
+
+    /// Reads ahead as far as the window allows.
+    async fn read(&mut self, now: Instant) -> Result<(), StoreError> {
+        if self.read_not_before.is_some_and(|at| at > now) {
+            return Ok(());
+        }
+        self.read_not_before = None;
+        while self.has_room()
+            && let Some(first) = self.lanes.to_fetch()
+        {
+            let Some(batch) = self.read_from(first - 1, LANE_LOADED_MAX, now).await? else { return Ok(()) };
+            if batch.0.first().map(|entry| entry.place.uid.sequence) != Some(first) {
+                self.lanes.vanished(first);
+            }
+            for entry in batch.0 {
+                if let Ok(event) = entry.event.clone() {
+                    let (tried, _) = tried(&entry, now, self.setup.options.backoff_max);
+                    self.lanes.fetched(entry, event, tried);
+                }
+            }
+        }
+        while self.more && self.has_room() && self.lanes.skipped() < SKIPPED_MAX {
+            self.appended.borrow_and_update();
+            let room = (WINDOW_ENTRIES_MAX - self.lanes.loaded()).min(READ_ENTRIES_MAX);
+            let Some((entries, next)) = self.read_from(self.cursor, room, now).await? else { return Ok(()) };
+            self.more = !entries.is_empty();
+            self.cursor = next;
+            for entry in entries {
+                self.push(entry, now);
+            }
+        }
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        self.lanes.loaded() < WINDOW_ENTRIES_MAX && self.lanes.bytes() < WINDOW_BYTES_MAX
+    }
+
+    /// None: the read failed, and is to be tried again later.
+    async fn read_from(
+        &mut self,
+        after: u64,
+        entries_max: usize,
+        now: Instant,
+    ) -> Result<Option<(Vec<Entry>, u64)>, StoreError> {
+        let bytes_max = READ_BYTES_MAX.min(WINDOW_BYTES_MAX - self.lanes.bytes());
+        match self.setup.lease.read(&self.setup.name, after, entries_max, bytes_max).await {
+            Ok(read) => Ok(Some((read.entries, read.next))),
+            Err(error @ (StoreError::Fenced(_) | StoreError::Closed | StoreError::UnknownQueue(_))) => {
+                Err(error)
+            }
+            Err(error) => {
+                tracing::error!(target = %self.setup.name, %error, "the queue cannot be read");
+                self.last_error = Some(error.to_string());
+                self.last_reason = "store_failed";
+                self.last_good = false;
+                self.read_not_before = Some(now + READ_BACKOFF);
+                Ok(None)
+            }
+        }
+    }
+
+    fn push(&mut self, entry: Entry, now: Instant) {
+        let (tried, not_before) = tried(&entry, now, self.setup.options.backoff_max);
+        match entry.event.clone() {
+            Ok(event) => {
+                let key = event.pid().map(|pid| LaneKey::Pid(pid.into()));
+                let first = key.as_ref().is_some_and(|key| self.closed.contains(key));
+                self.lanes.push(entry, event, tried, not_before);
+                if first && let Some(key) = key {
+                    self.lanes.close_idle(&key);
+                }
+            }
+            Err(unreadable) => self.moves.add_unreadable(entry, &unreadable),
+        }
+    }
+
+    /// Moves out what is too much for the queue, or too old.
+    fn evict(&mut self, now: Instant) {
+        let excess = self.setup.log.excess(&self.setup.name).saturating_sub(self.moves.overflowing());
+        let mut excess = usize::try_from(excess).unwrap_or(usize::MAX).min(READ_ENTRIES_MAX);
+        while excess > 0 {
+            let Some(first) = self.lanes.idle_fronts().next().map(lanes::Pending::sequence) else { break };
+            let mut taken = self.lanes.take(first, excess, usize::MAX);
+            if taken.is_empty() && self.lanes.take_any(first) {
+                taken.push(first);
+            }
+            excess = excess.saturating_sub(taken.len()).min(if taken.is_empty() { 0 } else { usize::MAX });
+            for sequence in taken {
+                self.give_up(sequence, Rule::Overflow, None);
+            }
+        }
+        if self.setup.options.age_max.is_some() {
+            let old = self.lanes.idle_fronts().filter(|entry| self.policy.expires(age(entry.admitted_at)));
+            let old: Vec<u64> = old.map(lanes::Pending::sequence).collect();
+            for sequence in
+                old.into_iter().filter(|&sequence| self.lanes.take_any(sequence)).collect::<Vec<_>>()
+            {
+                self.give_up(sequence, Rule::Expired, None);
+            }
+        }
+        let waits =
+            self.policy.hold().is_some_and(|hold| hold.cause == Cause::FailedStore && hold.until > now);
+        if !waits {
+            self.start_moves();
+        }
+    }
+
+    /// Has a taken entry moved to the failed store.
+    fn give_up(&mut self, sequence: u64, rule: Rule, error: Option<&DeliveryError>) {
+        if let Some(pending) = self.lanes.get(sequence) {
+            self.moves.add(pending, rule, error);
+        }
+    }
+
+    fn start_moves(&mut self) {
+        if let Some(moves) = self.moves.start() {
+            let failed = Arc::clone(&self.setup.failed);
+            self.tasks.spawn(async move {
+                let entries: Vec<FailedEntry> = moves.iter().map(|one| one.entry.clone()).collect();
+                let result = failed.put(entries).await;
+                Done::Moved { moves, result }
+            });
+        }
+    }
+
+    /// Sends whatever may be sent.
+    fn send(&mut self, now: Instant) {
+        loop {
+            match self.policy.permission(now) {
+                Permission::Nothing(_) => return,
+                Permission::Trial => return self.trial(),
+                Permission::Attempts(max) => {
+                    if self.running >= max || !self.lanes.has_ready() {
+                        return;
+                    }
+                    let batch = self.batch();
+                    self.attempt(batch, false);
+                }
+            }
+        }
+    }
+
+    /// Takes a batch off the ready lanes, those with the oldest entry first.
+    fn batch(&mut self) -> Vec<u64> {
+        let several = self.capabilities.batch_order == BatchOrder::Prefix;
+        let (max, bytes_max) = (self.policy.batch(), self.capabilities.bytes_max);
+        let fronts: Vec<u64> = self.lanes.ready().take(max).map(|(first, _)| first).collect();
+        let (mut batch, mut bytes) = (Vec::new(), 0_usize);
+        for first in fronts {
+            let Some(entry) = self.lanes.get(first) else { continue };
+            let (size, suspect) = (entry.place.bytes() as usize, entry.tried.suspect);
+            if !batch.is_empty() && (suspect || bytes + size > bytes_max) {
+                continue;
+            }
+            let room = if several { max - batch.len() } else { 1 };
+            let taken = self.lanes.take(first, room, bytes_max - bytes.min(bytes_max));
+            bytes += taken
+                .iter()
+                .filter_map(|s| self.lanes.get(*s))
+                .map(|e| e.place.bytes() as usize)
+                .sum::<usize>();
+            batch.extend(taken);
+            if suspect || batch.len() >= max {
+                break;
+            }
+        }
+        batch.sort_unstable();
+        batch
+    }
+
+    /// One attempt, alone, of an entry that is not accused; without any entry, a probe.
+    fn trial(&mut self) {
+        if self.trial_running {
+            return;
+        }
+        let pick = |lanes: &Lanes, usable: &dyn Fn(&lanes::Pending) -> bool| {
+            lanes
+                .idle_fronts()
+                .filter(|entry| !lanes.is_closed(&entry.lane))
+                .find(|e| usable(e))
+                .map(|e| e.sequence())
+        };
+        let fresh =
+            pick(&self.lanes, &|entry| !self.policy.is_accused(entry.sequence()) && !entry.tried.suspect);
+        let chosen = fresh.or_else(|| {
+            self.policy.forget_accused();
+            pick(&self.lanes, &|entry| !entry.tried.suspect).or_else(|| pick(&self.lanes, &|_| true))
+        });
+        match chosen {
+            Some(sequence) if self.lanes.take_any(sequence) => self.attempt(vec![sequence], true),
+            _ if self.lanes.busy() == 0 && !self.probed && self.moves.is_empty() => self.probe(true),
+            _ => {}
+        }
+    }
+
+    fn probe(&mut self, trial: bool) {
+        self.trial_running |= trial;
+        let target = Arc::clone(&self.setup.target);
+        let max = self.setup.options.timeout * 2;
+        self.tasks.spawn(async move {
+            let probe = AssertUnwindSafe(target.probe()).catch_unwind();
+            let result = match tokio::time::timeout(max, probe).await {
+                Ok(Ok(result)) => result,
+                Ok(Err(_)) => Err(panicked()),
+                Err(_) => Err(ErrorKind::TimedOut.into()),
+            };
+            Done::Probed { trial, result }
+        });
+    }
+
+    fn attempt(&mut self, sequences: Vec<u64>, trial: bool) {
+        self.running += 1;
+        self.trial_running |= trial;
+        self.probed = false;
+        let at = SystemTime::now();
+        let mut attempts = Vec::with_capacity(sequences.len());
+        for &sequence in &sequences {
+            let Some(entry) = self.lanes.get_mut(sequence) else { continue };
+            entry.sent = entry.sent.saturating_add(1);
+            entry.first_attempt.get_or_insert(at);
+            entry.last_attempt = Some(at);
+            attempts.push(Attempt {
+                event: Arc::clone(&entry.event),
+                dedup_id: entry.dedup_id,
+                uid: entry.place.uid.clone(),
+                version: sequence,
+                number: entry.tried.attempts.max(entry.sent - 1).saturating_add(1),
+            });
+        }
+        let target = Arc::clone(&self.setup.target);
+        let max = self.setup.options.timeout * 2;
+        self.tasks.spawn(async move {
+            let length = attempts.len();
+            let deliver = AssertUnwindSafe(target.deliver(&attempts)).catch_unwind();
+            let all = |error: fn() -> DeliveryError| (0..length).map(|_| Err(error())).collect::<Vec<_>>();
+            let (mut results, abandoned) = match tokio::time::timeout(max, deliver).await {
+                Ok(Ok(results)) => (results, false),
+                Ok(Err(_)) => (all(panicked), false),
+                Err(_) => (all(|| ErrorKind::TimedOut.into()), true),
+            };
+            // A target that answers for fewer events than it was given has not answered for the others.
+            results.resize_with(length, || Err(ErrorKind::Unknown.into()));
+            Done::Delivered { sequences, trial, results, abandoned }
+        });
+    }
+
+    async fn done(&mut self, done: Result<Done, tokio::task::JoinError>) -> Result<(), StoreError> {
+        // Panics are caught inside of the tasks; a cancelled one was ours.
+        let Ok(done) = done else { return Ok(()) };
+        let now = Instant::now();
+        match done {
+            Done::Delivered { sequences, trial, results, abandoned } => {
+                self.running -= 1;
+                self.trial_running &= !trial;
+                if abandoned {
+                    tracing::warn!(target = %self.setup.name, "an attempt outlived twice its deadline and was dropped");
+                    self.abandoned += sequences.len() as u64;
+                }
+                self.reached = true;
+                self.delivered(now, &sequences, trial, results);
+                Ok(())
+            }
+            Done::Probed { trial, result } => {
+                self.trial_running &= !trial;
+                self.probe_done(now, trial, result);
+                Ok(())
+            }
+            Done::Moved { moves, result } => self.moved(now, moves, result).await,
+        }
+    }
+
+    fn probe_done(&mut self, now: Instant, trial: bool, result: Result<(), DeliveryError>) {
+        match result {
+            Ok(()) => {
+                self.reached = true;
+                self.last_good |= trial || self.last_error.is_none();
+                self.last_reason = "reachable";
+                self.probed = trial;
+                if trial {
+                    self.policy.probe_succeeded(now);
+                }
+            }
+            Err(error) => {
+                self.note(&error);
+                if trial {
+                    self.policy.trial_failed(now);
+                }
+            }
+        }
+    }
+
+    /// Books the results of one attempt.
+    fn delivered(
+        &mut self,
+        now: Instant,
+        sequences: &[u64],
+        trial: bool,
+        results: Vec<Result<(), DeliveryError>>,
+    ) {
+        let accusing = |result: &Result<(), DeliveryError>| {
+            result.as_ref().is_err_and(|error| error.verdict() != Verdict::Reject)
+        };
+        let whole = sequences.len() > 1 && results.iter().all(accusing);
+        if whole {
+            self.policy.batch_failed(sequences.len());
+        } else if results.iter().all(Result::is_ok) {
+            self.policy.batch_delivered();
+        }
+        // What becomes of each lane that was taken: None, it goes on.
+        let mut lanes: BTreeMap<LaneKey, Option<Duration>> = BTreeMap::new();
+        let mut blocked: HashSet<LaneKey> = HashSet::new();
+        let mut moving: HashSet<LaneKey> = HashSet::new();
+        for (&sequence, result) in sequences.iter().zip(results) {
+            let Some(lane) = self.lanes.get(sequence).map(|entry| entry.lane.clone()) else { continue };
+            let action = lanes.entry(lane.clone()).or_default();
+            match result {
+                Ok(()) => self.book_delivery(sequence),
+                Err(error) => {
+                    self.note(&error);
+                    if whole || blocked.contains(&lane) {
+                        self.retried += 1;
+                        self.lanes.untake(1);
+                        blocked.insert(lane);
+                        continue;
+                    }
+                    match self.book_failure(now, sequence, &lane, trial, &error) {
+                        Some(wait) => {
+                            *action = wait;
+                            blocked.insert(lane);
+                        }
+                        None => {
+                            moving.insert(lane);
+                        }
+                    }
+                }
+            }
+        }
+        for (lane, wait) in lanes {
+            match wait {
+                // Its move ends first.
+                _ if moving.contains(&lane) => {}
+                Some(wait) => self.lanes.wait(&lane, now + wait),
+                None => self.lanes.rest(&lane),
+            }
+        }
+    }
+
+    fn book_delivery(&mut self, sequence: u64) {
+        if self.policy.delivered() {
+            tracing::info!(target = %self.setup.name, "the target takes events again");
+            self.tell(Notice::Resumed { target: self.setup.name.clone() });
+        }
+        self.last_good = true;
+        self.last_reason = "reachable";
+        let Some(entry) = self.lanes.end(sequence) else { return };
+        self.tell(Notice::Delivered { uid: entry.place.uid.clone(), dedup_id: entry.dedup_id });
+        self.settlements.push(Settlement { place: entry.place, outcome: Outcome::Delivered });
+    }
+
+    /// Returns how long the lane waits (None inside: not at all), or None if the entry is on its way to the failed
+    /// store.
+    fn book_failure(
+        &mut self,
+        now: Instant,
+        sequence: u64,
+        lane: &LaneKey,
+        trial: bool,
+        error: &DeliveryError,
+    ) -> Option<Option<Duration>> {
+        let held = self.policy.hold().is_some();
+        let entry = self.lanes.get_mut(sequence)?;
+        let age = age(entry.admitted_at);
+        let step = self.policy.failed(now, (sequence, lane), &mut entry.tried, age, trial, error);
+        let (uid, place, attempts) = (entry.place.uid.clone(), entry.place.clone(), entry.tried.attempts);
+        if !held {
+            self.tell_hold();
+        }
+        let rule = match step {
+            Step::Again => None,
+            Step::Wait(_) | Step::WaitExhausted(_) => None,
+            Step::Exhausted => Some(Rule::Exhausted),
+            Step::Expired => Some(Rule::Expired),
+            Step::Reject => Some(Rule::Rejected),
+        };
+        if let Some(rule) = rule {
+            self.give_up(sequence, rule, Some(error));
+            return None;
+        }
+        self.retried += 1;
+        self.lanes.untake(1);
+        let wait = match step {
+            Step::Wait(wait) | Step::WaitExhausted(wait) => Some(wait),
+            _ => None,
+        };
+        if let Some(wait) = wait {
+            let not_before = SystemTime::now() + wait;
+            let outcome = Outcome::Retry(RetryState { attempts, not_before });
+            self.settlements.push(Settlement { place, outcome });
+        }
+        if matches!(step, Step::WaitExhausted(_)) {
+            self.tell(Notice::Exhausted { uid: uid.clone(), kept: true });
+        }
+        self.tell(Notice::Retried { uid, kind: error.kind(), detail: error.detail(), wait });
+        Some(wait)
+    }
+
+    /// Books the end of a move: only now do the entries leave their queue.
+    async fn moved(
+        &mut self,
+        now: Instant,
+        moves: Vec<Move>,
+        result: Result<(), AppendError>,
+    ) -> Result<(), StoreError> {
+        if let Err(error) = result {
+            let reason = match &error {
+                AppendError::QueueFull { .. } => "failed_store_full",
+                AppendError::DiskFull(_) => "disk_full",
+                _ => "store_failed",
+            };
+            tracing::error!(target = %self.setup.name, %error, "entries cannot be moved to the failed store");
+            self.last_error = Some(format!("the failed store: {error}"));
+            self.policy.failed_store_refused(now, reason);
+            self.tell_hold();
+            self.moves.put_back(moves);
+            return Ok(());
+        }
+        self.moves.ended();
+        self.policy.failed_store_accepted();
+        let mut lanes = HashMap::new();
+        for one in moves {
+            let uid = one.place.uid.clone();
+            self.lanes.end(uid.sequence).map(|entry| lanes.insert(entry.lane, one.entry.failure.rule));
+            self.settlements.push(Settlement { place: one.place, outcome: Outcome::Failed });
+            let detail = one.entry.failure.detail;
+            tracing::debug!(%uid, rule = one.entry.failure.rule.as_str(), detail, "an entry failed");
+            self.tell(match one.entry.failure.rule {
+                Rule::Rejected => Notice::Rejected { uid, detail },
+                Rule::Exhausted | Rule::Expired => Notice::Exhausted { uid, kept: false },
+                rule => Notice::Quarantined { uid, rule },
+            });
+        }
+        for (lane, rule) in lanes {
+            let stops = self.setup.options.on_reject == OnReject::StopPid && rule == Rule::Rejected;
+            if stops && matches!(lane, LaneKey::Pid(_)) {
+                self.lanes.close(&lane);
+                self.closed.insert(lane);
+            } else {
+                self.lanes.rest(&lane);
+            }
+        }
+        self.settle().await
+    }
+
+    async fn settle(&mut self) -> Result<(), StoreError> {
+        if self.settlements.is_empty() {
+            return Ok(());
+        }
+        let settlements = std::mem::take(&mut self.settlements);
+        match self.setup.lease.settle(settlements).await {
+            // The log stopped writing: what was delivered may be repeated after a restart. The health says why.
+            Err(StoreError::Failed(reason)) => {
+                self.last_error = Some(reason.to_string());
+                self.last_reason = "store_failed";
+                self.last_good = false;
+            }
+            other => other?,
+        }
+        self.setup.changes.send_modify(|changes| *changes += 1);
+        Ok(())
+    }
+
+    fn note(&mut self, error: &DeliveryError) {
+        self.last_good = false;
+        self.last_reason = error.kind().reason();
+        self.last_error = Some(error.detail());
+    }
+
+    fn tell(&self, notice: Notice) {
+        // An error says that nobody listens: fine.
+        drop(self.setup.notices.send(notice));
+    }
+
+    /// Tells that a hold began, if one did.
+    fn tell_hold(&self) {
+        let Some(hold) = self.policy.hold() else { return };
+        let (target, reason) = (self.setup.name.clone(), hold.reason);
+        let error = self.last_error.as_deref().unwrap_or_default();
+        match hold.cause {
+            Cause::Throttled => {
+                tracing::warn!(%target, error, "the target is throttled: one trial at a time until it takes an event");
+                self.tell(Notice::Throttled { target });
+            }
+            Cause::Held | Cause::Rejects | Cause::FailedStore => {
+                tracing::warn!(%target, reason, error, "the target is held: one trial at a time until it takes an event");
+                self.tell(Notice::Held { target, reason });
+            }
+        }
+    }
+
+    fn next_due(&self, now: Instant) -> Option<Instant> {
+        let trial = match self.policy.permission(now) {
+            Permission::Nothing(until) => Some(until),
+            Permission::Trial | Permission::Attempts(_) => None,
+        };
+        let expiry = self.setup.options.age_max.and_then(|max| {
+            let oldest = self.lanes.idle_fronts().map(|entry| entry.admitted_at).min()?;
+            self.policy.expires(max).then(|| now + max.saturating_sub(age(oldest)))
+        });
+        [self.lanes.next_due(), trial, expiry, self.read_not_before].into_iter().flatten().min()
+    }
+
+    fn show_state(&self) {
+        let state = match self.policy.hold().map(|hold| hold.cause) {
+            Some(Cause::Throttled) => State::Throttled,
+            Some(Cause::Held | Cause::Rejects | Cause::FailedStore) => State::Held,
+            None if self.reached => State::Running,
+            None => State::Starting,
+        };
+        self.show(state);
+    }
+
+    fn show(&self, state: State) {
+        let hold = self.policy.hold();
+        let status = WorkerStatus {
+            kind: self.setup.target.kind(),
+            state,
+            reason: hold.map_or(self.last_reason, |hold| hold.reason),
+            in_flight: self.lanes.busy(),
+            stuck: self.lanes.stuck(),
+            retried: self.retried,
+            abandoned: self.abandoned,
+            oldest: self.lanes.oldest(),
+            next_trial: hold.map(|hold| hold.until),
+            last_error: self.last_error.clone(),
+            last_good: self.last_good,
+        };
+        *self.setup.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+}
+
+fn panicked() -> DeliveryError {
+    DeliveryError::new(ErrorKind::Unavailable).with_detail("the target panicked: a defect of its code")
+}
+
+fn age(admitted_at: SystemTime) -> Duration {
+    SystemTime::now().duration_since(admitted_at).unwrap_or_default()
+}
+
+/// What was remembered of an entry. A clock that jumped delays it by no more than the longest backoff.
+fn tried(entry: &Entry, now: Instant, backoff_max: Duration) -> (Tried, Option<Instant>) {
+    let Some(retry) = entry.retry else { return (Tried::default(), None) };
+    let wait = retry.not_before.duration_since(SystemTime::now()).unwrap_or_default().min(backoff_max);
+    (Tried::again(retry.attempts), (!wait.is_zero()).then(|| now + wait))
+}
+
+/// An event that stands for bytes that are none.
+fn unreadable_event(bytes: &outhaul_store::event::Bytes) -> Option<Arc<Event>> {
+    let limits = outhaul_store::event::Limits { body_bytes_max: usize::MAX, ..Default::default() };
+    let event = Event::builder("outhaul.unreadable", "outhaul:store")
+        .body("application/octet-stream", bytes.clone())
+        .build_within(&limits);
+    event.ok().map(Arc::new)
+}
+
+fn millis(time: Option<SystemTime>) -> Option<u64> {
+    time.map(unix_millis)
+}

@@ -1,0 +1,96 @@
+//! Entries on their way to the failed store. The copy is durable before an entry leaves its queue; a move that fails
+//! is tried again as it is, so nothing is delivered or told twice because of it.
+
+use std::time::SystemTime;
+
+use outhaul_store::{Entry, FailedEntry, Failure, Place, Rule, Unreadable, unix_millis};
+use outhaul_target::DeliveryError;
+
+use super::lanes::Pending;
+use super::{millis, unreadable_event};
+
+/// One entry and its copy.
+pub(crate) struct Move {
+    pub(crate) place: Place,
+    pub(crate) entry: FailedEntry,
+}
+
+/// What is to be moved; one batch is under way at a time.
+#[derive(Default)]
+pub(crate) struct Moves {
+    pending: Vec<Move>,
+    under_way: bool,
+    overflowing: u64,
+}
+
+impl Moves {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pending.is_empty() && !self.under_way
+    }
+
+    /// Entries that are being moved because the queue was full: they still count in it.
+    pub(crate) fn overflowing(&self) -> u64 {
+        self.overflowing
+    }
+
+    pub(crate) fn add(&mut self, pending: &Pending, rule: Rule, error: Option<&DeliveryError>) {
+        self.overflowing += u64::from(rule == Rule::Overflow);
+        let failure = Failure {
+            rule,
+            class: error.map_or(rule.as_str().to_owned(), |error| format!("{:?}", error.kind())),
+            detail: error.map_or_else(String::new, DeliveryError::detail),
+            attempts: pending.tried.attempts.max(pending.sent),
+            first_attempt_ms: millis(pending.first_attempt),
+            last_attempt_ms: millis(pending.last_attempt),
+            failed_ms: unix_millis(SystemTime::now()),
+        };
+        self.pending.push(Move {
+            place: pending.place.clone(),
+            entry: FailedEntry {
+                uid: pending.place.uid.clone(),
+                dedup_id: pending.dedup_id,
+                event: std::sync::Arc::clone(&pending.event),
+                admitted_ms: unix_millis(pending.admitted_at),
+                failure,
+            },
+        });
+    }
+
+    pub(crate) fn add_unreadable(&mut self, entry: Entry, unreadable: &Unreadable) {
+        let Some(event) = unreadable_event(&unreadable.bytes) else { return };
+        let failure = Failure {
+            rule: Rule::Unreadable,
+            class: Rule::Unreadable.as_str().to_owned(),
+            detail: unreadable.reason.chars().take(200).collect(),
+            attempts: 0,
+            first_attempt_ms: None,
+            last_attempt_ms: None,
+            failed_ms: unix_millis(SystemTime::now()),
+        };
+        let uid = entry.place.uid.clone();
+        let (dedup_id, admitted_ms) = (entry.dedup_id, unix_millis(entry.admitted_at));
+        let copy = FailedEntry { uid, dedup_id, event, admitted_ms, failure };
+        self.pending.push(Move { place: entry.place, entry: copy });
+    }
+
+    /// What is to be moved now, if nothing is under way.
+    pub(crate) fn start(&mut self) -> Option<Vec<Move>> {
+        if self.under_way || self.pending.is_empty() {
+            return None;
+        }
+        self.under_way = true;
+        Some(std::mem::take(&mut self.pending))
+    }
+
+    pub(crate) fn ended(&mut self) {
+        self.under_way = false;
+        self.overflowing =
+            self.pending.iter().filter(|one| one.entry.failure.rule == Rule::Overflow).count() as u64;
+    }
+
+    pub(crate) fn put_back(&mut self, mut moves: Vec<Move>) {
+        self.under_way = false;
+        moves.append(&mut self.pending);
+        self.pending = moves;
+    }
+}

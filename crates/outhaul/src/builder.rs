@@ -1,0 +1,127 @@
+//! [`OuthaulBuilder`]: a data directory and its targets.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use outhaul_runtime::event::TargetName;
+use outhaul_runtime::store::{JournalOptions, Store};
+use outhaul_runtime::target::{Target, TargetOptions, TargetUri};
+use outhaul_runtime::{Runtime, RuntimeOptions, StartError, TargetSpec};
+
+use crate::Outhaul;
+use crate::error::OpenError;
+use crate::kinds;
+
+/// Collects what [`open`](Self::open) opens. Nothing is checked or touched before that.
+#[derive(Default)]
+#[must_use = "nothing happens before it is opened"]
+pub struct OuthaulBuilder {
+    data: PathBuf,
+    given: Vec<Given>,
+    repoint: Vec<String>,
+    journal: JournalOptions,
+    runtime: RuntimeOptions,
+}
+
+enum Given {
+    Uri { name: Option<String>, uri: String },
+    Value { name: String, target: Arc<dyn Target>, options: TargetOptions, destination: String },
+}
+
+impl OuthaulBuilder {
+    pub(crate) fn new(data: PathBuf) -> Self {
+        Self { data, ..Self::default() }
+    }
+
+    /// Adds the target of a URI under the name of its kind.
+    pub fn to(mut self, uri: &str) -> Self {
+        self.given.push(Given::Uri { name: None, uri: uri.to_owned() });
+        self
+    }
+
+    /// Adds the target of a URI under a name of its own.
+    pub fn named(mut self, name: &str, uri: &str) -> Self {
+        self.given.push(Given::Uri { name: Some(name.to_owned()), uri: uri.to_owned() });
+        self
+    }
+
+    /// Adds a target of any type. `destination` says where it delivers to, without credentials: a later change of it
+    /// is refused while entries wait, unless [`repoint`](Self::repoint) allows it.
+    pub fn target(
+        mut self,
+        name: &str,
+        target: impl Target,
+        options: TargetOptions,
+        destination: impl Into<String>,
+    ) -> Self {
+        let (name, destination) = (name.to_owned(), destination.into());
+        self.given.push(Given::Value { name, target: Arc::new(target), options, destination });
+        self
+    }
+
+    /// Allows entries that wait for a target to go to a new destination.
+    pub fn repoint(mut self, name: &str) -> Self {
+        self.repoint.push(name.to_owned());
+        self
+    }
+
+    /// Sets how the journal is kept.
+    pub fn journal(mut self, options: JournalOptions) -> Self {
+        self.journal = options;
+        self
+    }
+
+    /// Sets the writer and the policy.
+    pub fn runtime(mut self, options: RuntimeOptions) -> Self {
+        self.runtime = options;
+        self
+    }
+
+    /// Checks everything, opens the data directory, recovers what is in it, and starts to deliver. Needs a tokio
+    /// runtime with time and I/O.
+    pub async fn open(self) -> Result<Outhaul, OpenError> {
+        let targets = self.targets()?;
+        let store = Store::open(&self.data, self.journal).await.map_err(StartError::Store)?;
+        Ok(Outhaul(Runtime::start(store, targets, self.runtime).await?))
+    }
+
+    fn targets(&self) -> Result<Vec<TargetSpec>, OpenError> {
+        let mut specs = Vec::with_capacity(self.given.len());
+        let mut unnamed: BTreeMap<TargetName, Vec<String>> = BTreeMap::new();
+        for given in &self.given {
+            let mut spec = match given {
+                Given::Uri { name, uri } => {
+                    let parsed = TargetUri::parse(uri).map_err(OpenError::Config)?;
+                    let kind = TargetName::new(kinds::kind(&parsed).map_err(OpenError::Config)?)?;
+                    let name = match name {
+                        Some(name) => TargetName::new(name)?,
+                        None => {
+                            unnamed.entry(kind.clone()).or_default().push(parsed.redacted());
+                            kind
+                        }
+                    };
+                    let (options, destination) = (parsed.options().clone(), parsed.destination());
+                    let target = kinds::target(parsed).map_err(OpenError::Config)?;
+                    TargetSpec { name, target, options, destination, repoint: false }
+                }
+                Given::Value { name, target, options, destination } => TargetSpec {
+                    name: TargetName::new(name)?,
+                    target: Arc::clone(target),
+                    options: options.clone(),
+                    destination: destination.clone(),
+                    repoint: false,
+                },
+            };
+            spec.repoint = self.repoint.iter().any(|name| *name == *spec.name.as_str());
+            specs.push(spec);
+        }
+        if let Some((kind, uris)) = unnamed.iter().find(|(_, uris)| uris.len() > 1) {
+            return Err(OpenError::unnamed(kind, uris));
+        }
+        if specs.is_empty() {
+            return Err(OpenError::NoTarget);
+        }
+        Ok(specs)
+    }
+}

@@ -1,0 +1,45 @@
+//! The kinds of targets that are compiled in, by the scheme of their URI.
+
+use std::sync::Arc;
+
+use outhaul_runtime::target::{ConfigError, Target, TargetUri};
+
+/// The kind that a URI stands for; it names a target that was given no name.
+pub(crate) fn kind(uri: &TargetUri) -> Result<&'static str, ConfigError> {
+    match uri.scheme() {
+        #[cfg(feature = "file")]
+        "file" => Ok("file"),
+        #[cfg(feature = "file")]
+        "stdout" => Ok("stdout"),
+        #[cfg(feature = "webhook")]
+        "http" | "https" => Ok("webhook"),
+        scheme => Err(ConfigError::new(
+            format!("the scheme {scheme:?} is not known"),
+            uri.redacted(),
+            "no target of this build takes it",
+            format!("use one of {}", known().join(", ")),
+        )),
+    }
+}
+
+/// Builds the target of a URI. Nothing is connected or opened yet.
+pub(crate) fn target(uri: TargetUri) -> Result<Arc<dyn Target>, ConfigError> {
+    match kind(&uri)? {
+        #[cfg(feature = "file")]
+        "file" | "stdout" => Ok(Arc::new(outhaul_target_file::FileTarget::from_uri(uri)?)),
+        #[cfg(feature = "webhook")]
+        "webhook" => Ok(Arc::new(outhaul_target_webhook::Webhook::from_uri(uri)?)),
+        other => Err(ConfigError::new("no such kind", other, "it is not compiled in", "use another target")),
+    }
+}
+
+fn known() -> Vec<&'static str> {
+    let mut known = Vec::new();
+    if cfg!(feature = "file") {
+        known.extend(["file:PATH", "stdout:"]);
+    }
+    if cfg!(feature = "webhook") {
+        known.extend(["http://…", "https://…"]);
+    }
+    known
+}

@@ -1,0 +1,77 @@
+//! Outhaul takes events from a program, makes them safe on disk, and delivers each of them, at least once and in
+//! order per key, to webhooks, files, brokers and databases.
+//!
+//! ```no_run
+//! use outhaul::{Event, Outhaul};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let builder = Outhaul::builder("./data").named("archive", "file:events.ndjson");
+//!     let outhaul = builder.named("billing", "http://127.0.0.1:8080/events").open().await?;
+//!     for step in ["placed", "paid", "shipped"] {
+//!         let event = Event::builder(format!("com.example.order.{step}"), "/shop").pid("order-1001").build()?;
+//!         // Resolves when the event is safe on disk for both targets; delivery goes on behind it.
+//!         outhaul.send(event).await?;
+//!     }
+//!     outhaul.shutdown(std::time::Duration::from_secs(30)).await?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! This crate wires the layers below it, each of which is a crate of its own and re-exported here: [`event`],
+//! [`store`], [`writer`], [`target`], [`runtime`]. What is promised, and how each promise is tested, is in
+//! `docs/architecture.md`.
+//!
+//! # Targets and features
+//!
+//! A target is given as a URI, or as a value of any type that implements [`target::Target`].
+//!
+//! | feature | URIs | kind |
+//! |---|---|---|
+//! | `file` (default) | `file:PATH`, `stdout:` | `file`, `stdout` |
+//! | `webhook` (default) | `http://…`, `https://…` | `webhook` |
+//!
+//! Options that every target knows are query parameters with the prefix `outhaul.`; see
+//! [`target::TargetOptions`].
+
+use std::ops::Deref;
+use std::path::PathBuf;
+
+mod builder;
+mod error;
+mod kinds;
+
+pub use builder::OuthaulBuilder;
+pub use error::OpenError;
+pub use outhaul_runtime as runtime;
+pub use outhaul_runtime::event::Event;
+pub use outhaul_runtime::store::{Input, OpenReport, Receipt, StoreError};
+pub use outhaul_runtime::{
+    AdmitError, Health, Incoming, Notice, Pending, Runtime, ShutdownReport, State, TargetStatus,
+};
+pub use outhaul_runtime::{event, store, target, writer};
+#[cfg(feature = "file")]
+pub use outhaul_target_file as file;
+#[cfg(feature = "webhook")]
+pub use outhaul_target_webhook as webhook;
+
+/// An open data directory that delivers what it admits. Cheap to clone; all clones are one.
+///
+/// It is a [`Runtime`] and has all of its methods.
+#[derive(Debug, Clone)]
+pub struct Outhaul(Runtime);
+
+impl Outhaul {
+    /// Starts with a data directory, which is created if there is none.
+    pub fn builder(data: impl Into<PathBuf>) -> OuthaulBuilder {
+        OuthaulBuilder::new(data.into())
+    }
+}
+
+impl Deref for Outhaul {
+    type Target = Runtime;
+
+    fn deref(&self) -> &Runtime {
+        &self.0
+    }
+}
