@@ -78,6 +78,17 @@ async fn an_answer_that_drips_ends_at_the_deadline() {
 }
 
 #[tokio::test]
+async fn an_answer_without_end_is_not_read_to_its_end() {
+    let (port, _tasks) = server(|mut stream| async move {
+        read_request(&mut stream).await;
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 999999999999\r\n\r\n").await.unwrap();
+        while stream.write_all(&[b'x'; 4096]).await.is_ok() {}
+    })
+    .await;
+    deliver(&webhook(&format!("http://127.0.0.1:{port}/?outhaul.timeout=5s"))).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_receiver_that_speaks_no_http_holds_the_target() {
     let (port, _tasks) = server(|mut stream| async move {
         read_request(&mut stream).await;

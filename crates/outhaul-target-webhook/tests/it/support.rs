@@ -29,8 +29,6 @@ pub(crate) struct Request {
 pub(crate) enum Answer {
     /// Answers this, with these headers.
     Status(u16, Vec<(&'static str, String)>),
-    /// Answers 200 with so many bytes.
-    Large(usize),
     /// Never answers.
     Hang,
     /// Every third request fails in one of three ways.
@@ -152,10 +150,6 @@ async fn take(
             shared.lock().unwrap().requests.push(request);
             // Processed, and yet reported as failed: a repeat follows.
             if count % 9 == 0 { StatusCode::BAD_GATEWAY } else { StatusCode::OK }.into_response()
-        }
-        Answer::Large(length) => {
-            shared.lock().unwrap().requests.push(request);
-            vec![b'x'; length].into_response()
         }
         Answer::Status(status, headers) => {
             shared.lock().unwrap().requests.push(request);
