@@ -1,0 +1,187 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::value::PidField;
+
+const EXIT_CODES: &str = "\
+Exit codes of every verb:
+  0    done
+  1    could not: I/O, a data directory in use, a full disk
+  2    wrong input: usage, configuration, an event
+  3    done, but a person is needed: failed events, damage
+  4    stopped with entries left; they stay on disk
+  130  interrupted; nothing acknowledged is lost
+Where several apply, the first of 130, 2, 1, 4, 3 counts.";
+
+/// Takes events, makes them safe on disk, and delivers each of them, at least once and in order per key.
+#[derive(Parser)]
+#[command(name = "outhaul", version, max_term_width = 100, arg_required_else_help = true, after_help = EXIT_CODES)]
+#[command(after_long_help = format!(
+    "Examples:
+  outhaul pipe --to file:delivered.ndjson < events.ndjson
+  outhaul run --data ./outhaul-data --to https://example.com/hook
+  outhaul failed ls --data ./outhaul-data
+
+{EXIT_CODES}
+
+The environment variable OUTHAUL_LOG chooses what is logged on standard error: error, warn, info, debug."
+))]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    Pipe(PipeArgs),
+    Run(RunArgs),
+    Failed(FailedArgs),
+}
+
+/// Deliver the events that standard input holds, one JSON value a line, and end
+///
+/// Each line is one of CloudEvents (an object with `specversion`) or any other JSON value, which becomes the data of
+/// an event. Lines are made safe on disk before they are delivered. Run again with the same --data after a crash, it
+/// delivers what was left and goes on behind the lines that were already admitted.
+#[derive(Parser)]
+#[command(after_long_help = format!(
+    "Examples:
+  outhaul pipe --to file:delivered.ndjson < events.ndjson
+  outhaul pipe --to billing=https://example.com/hook --to audit=file:audit.ndjson --data ./pipe-data < events.ndjson
+  producer | outhaul pipe --to https://example.com/hook --pid-field order_id --timeout 5m
+  outhaul pipe --to stdout:?outhaul.format=body --summary json < events.ndjson
+
+The last line on standard error:
+  read=N skipped=N durable=N delivered=N retried=N failed=N waiting=N seconds=S
+  read       lines read
+  skipped    of these: already admitted by an earlier run, or blank
+  durable    entries (event x target) that were made safe by this run
+  delivered, retried, failed, waiting
+             entries, and attempts to be made again, over all targets
+
+{EXIT_CODES}"
+))]
+pub(crate) struct PipeArgs {
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Where events are kept until they are delivered [default: a new temporary directory, removed when empty]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// How the last line on standard error is written
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    pub(crate) summary: SummaryForm,
+    /// How long to wait for deliveries, such as 30s or 5m [default: as long as it takes]
+    #[arg(long, value_name = "DURATION", value_parser = outhaul::target::duration)]
+    pub(crate) timeout: Option<Duration>,
+    /// Read the input from its first line, even if an earlier run admitted a part of it
+    #[arg(long)]
+    pub(crate) from_start: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SummaryForm {
+    /// key=value pairs
+    Text,
+    /// One JSON object
+    Json,
+}
+
+/// Run the relay: take events over HTTP and deliver them until it is told to stop
+///
+/// `POST /events` answers 202 when the events are safe on disk. `GET /targets` shows the state of each target,
+/// `/healthz` and `/readyz` are for supervisors. SIGTERM and SIGINT end it in order, SIGHUP opens `file:` targets anew.
+#[derive(Parser)]
+#[command(after_long_help = format!(
+    "Examples:
+  outhaul run --data ./outhaul-data --to https://example.com/hook
+  outhaul run --data ./outhaul-data --to billing=https://example.com/hook --to audit=file:audit.ndjson
+  outhaul run --data ./outhaul-data --to billing=@billing.uri --listen 0.0.0.0:7070 --token-file ./token
+
+  curl -H 'content-type: application/json' --data-binary '{{\"hello\":\"world\"}}' http://127.0.0.1:7070/events
+
+{EXIT_CODES}
+After SIGTERM or SIGINT it ends with 0; a second signal ends it at once, with 130."
+))]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+    /// Where events are kept until they are delivered
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+    /// The address to listen on; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
+    pub(crate) listen: String,
+    /// Requests must carry the bearer token that this file holds
+    #[arg(long, value_name = "FILE", conflicts_with = "no_token")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Take events from anybody who reaches an address that is not loopback
+    #[arg(long)]
+    pub(crate) no_token: bool,
+    /// How long attempts in flight may take when the relay stops [default: the longest deadline of the targets]
+    #[arg(long, value_name = "DURATION", value_parser = outhaul::target::duration)]
+    pub(crate) drain_timeout: Option<Duration>,
+}
+
+/// What `pipe` and `run` know about targets and events.
+#[derive(clap::Args)]
+pub(crate) struct TargetArgs {
+    #[arg(long = "to", value_name = "[NAME=]URI")]
+    #[arg(help = "A target: file:PATH, stdout:, http://… or https://…; @FILE reads the URI from a file")]
+    pub(crate) to: Vec<String>,
+    /// Send entries that wait for this target to its new destination
+    #[arg(long, value_name = "NAME")]
+    pub(crate) repoint: Vec<String>,
+    /// The member, or the JSON pointer (/a/b), whose value is the key within which order holds
+    #[arg(long, value_name = "NAME", value_parser = PidField::parse)]
+    pub(crate) pid_field: Option<PidField>,
+}
+
+/// Look at the events that could not be delivered
+///
+/// The data directory has to be at rest: no `outhaul run` or `outhaul pipe` uses it.
+#[derive(Parser)]
+#[command(after_long_help = format!(
+    "Examples:
+  outhaul failed ls --data ./outhaul-data
+  outhaul failed ls --data ./outhaul-data --target billing --json
+  outhaul failed show --data ./outhaul-data billing:42
+
+{EXIT_CODES}"
+))]
+pub(crate) struct FailedArgs {
+    #[command(subcommand)]
+    pub(crate) verb: FailedVerb,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum FailedVerb {
+    /// List failed entries, one a line
+    #[command(after_long_help = "Example:\n  outhaul failed ls --data ./outhaul-data --target billing")]
+    Ls(FailedFilter),
+    /// Show failed entries with their events
+    #[command(after_long_help = "Example:\n  outhaul failed show --data ./outhaul-data billing:42")]
+    Show {
+        /// Which, as `failed ls` names them, such as billing:42 [default: all]
+        #[arg(value_name = "UID")]
+        uids: Vec<String>,
+        #[command(flatten)]
+        filter: FailedFilter,
+    },
+}
+
+#[derive(clap::Args)]
+pub(crate) struct FailedFilter {
+    /// The data directory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: PathBuf,
+    /// Only the entries of this target
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,46 @@
+//! [`DataDir`]: the directory of a `pipe`.
+
+use std::path::{Path, PathBuf};
+
+use crate::console::Console;
+use crate::error::{CliError, Exit};
+
+/// The data directory: one that was given, or a new one in the directory for temporary files.
+pub(crate) struct DataDir {
+    path: PathBuf,
+    new: bool,
+}
+
+impl DataDir {
+    pub(crate) fn new(given: Option<&Path>) -> Result<Self, CliError> {
+        if let Some(path) = given {
+            return Ok(Self { path: path.to_owned(), new: false });
+        }
+        // Readable by its owner alone. It is kept until everything in it is delivered, also when this ends by a fault.
+        let made = tempfile::Builder::new().prefix("outhaul-pipe-").tempdir();
+        let path = made.map(tempfile::TempDir::keep).map_err(|e| {
+            CliError::new(Exit::Failed, "cannot make a temporary data directory")
+                .at(std::env::temp_dir().display().to_string())
+                .because(e.to_string())
+                .help("name a directory with `--data DIR`, or set TMPDIR")
+        })?;
+        Ok(Self { path, new: true })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn is_new(&self) -> bool {
+        self.new
+    }
+
+    /// Removes it if it is a new one: nothing in it is needed any more.
+    pub(crate) fn remove_if_new(&self, console: &Console) {
+        if self.new
+            && let Err(error) = std::fs::remove_dir_all(&self.path)
+        {
+            console.say(format_args!("the temporary directory {} stays: {error}", self.path.display()));
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! `outhaul run`: the relay.
+
+mod admission;
+mod body;
+mod forms;
+mod pages;
+mod problem;
+mod router;
+mod server;
+mod token;
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outhaul::Outhaul;
+use outhaul::runtime::RuntimeOptions;
+use outhaul::writer::WriterOptions;
+use tokio::net::{TcpListener, lookup_host};
+use tokio::signal::unix::{Signal, SignalKind};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::args::RunArgs;
+use crate::console::{Console, quoted};
+use crate::error::{CliError, Exit};
+use crate::signals::{self, Signals};
+use crate::targets;
+use crate::value::Reader;
+use router::App;
+use server::Server;
+use token::Token;
+
+/// Events that may wait to be written: a few of the largest requests.
+const OPS_MAX: NonZeroUsize = NonZeroUsize::new(4 * body::EVENTS_MAX).expect("it is not zero");
+
+pub(crate) async fn run(args: &RunArgs, console: &Console) -> Exit {
+    match Box::pin(relay(args, console)).await {
+        Ok(exit) => exit,
+        Err(error) => console.fail(&error),
+    }
+}
+
+async fn relay(args: &RunArgs, console: &Console) -> Result<Exit, CliError> {
+    let example = "outhaul run --data ./outhaul-data --to stdout:";
+    let to = targets::read(&args.target, example)?;
+    let Some(data) = &args.data else {
+        return Err(CliError::new(Exit::Wrong, "no data directory is given")
+            .because("events are kept there until they are delivered")
+            .help(format!("outhaul run --data ./outhaul-data {}", targets::arguments(&to))));
+    };
+    let mut signals = Signals::new()?;
+    let hangup = signals::listen(SignalKind::hangup())?;
+    let token = args.token_file.as_deref().map(Token::open).transpose()?;
+    let addresses = resolve(&args.listen).await?;
+    guard(&args.listen, &addresses, token.is_some() || args.no_token)?;
+
+    let writer = WriterOptions { ops_max: OPS_MAX, ..WriterOptions::default() };
+    let options = RuntimeOptions { writer, ..RuntimeOptions::default() };
+    let builder = targets::configure(Outhaul::builder(data), &to, &args.target).runtime(options);
+    let outhaul = tokio::select! {
+        opened = builder.open() => opened.map_err(|e| targets::explain(e, &to))?,
+        () = signals.stop() => return Ok(Exit::Done),
+    };
+    let listener = match bind(&args.listen, &addresses).await {
+        Ok(listener) => listener,
+        Err(error) => {
+            outhaul.shutdown(Duration::ZERO).await?;
+            return Err(error);
+        }
+    };
+    let address = listener.local_addr().map_err(|e| unbound(&args.listen, &e))?;
+    let reader = Reader::new("outhaul:http", args.target.pid_field.clone());
+    let app = Arc::new(App::new(outhaul.clone(), token, reader, address));
+    tell_damage(&outhaul, data, console);
+    console.say(format_args!("listening on http://{address}"));
+    let relay = Relay { outhaul, app, signals, hangup, console: console.clone() };
+    relay.work(listener, args.drain_timeout, data).await
+}
+
+/// An open relay.
+struct Relay {
+    outhaul: Outhaul,
+    app: Arc<App>,
+    signals: Signals,
+    hangup: Signal,
+    console: Console,
+}
+
+impl Relay {
+    async fn work(
+        mut self,
+        listener: TcpListener,
+        drain: Option<Duration>,
+        data: &Path,
+    ) -> Result<Exit, CliError> {
+        let (stop, stopped) = watch::channel(None);
+        let mut serving = tokio::task::JoinSet::new();
+        serving.spawn(Server::new(router::router(Arc::clone(&self.app))).serve(listener, stopped));
+        loop {
+            tokio::select! {
+                () = self.signals.stop() => break,
+                Some(()) = self.hangup.recv() => {
+                    self.outhaul.reopen().await;
+                    self.console.say("reloaded: files were opened anew");
+                }
+            }
+        }
+        let drain = drain.unwrap_or_else(|| self.outhaul.longest_deadline());
+        self.console.say(format_args!("stopping, within {drain:?}; a second signal ends it at once"));
+        self.app.stop();
+        stop.send_replace(Some(Instant::now() + drain));
+        let ended = tokio::select! {
+            (ended, _) = async { tokio::join!(self.outhaul.shutdown(drain), serving.join_all()) } => ended,
+            () = self.signals.stop() => {
+                self.console.say("ended at once; what was acknowledged is on disk");
+                return Ok(Exit::Interrupted);
+            }
+        };
+        let report = ended?;
+        if report.waiting.is_empty() {
+            self.console.say("stopped; nothing waits");
+        }
+        for (target, waiting) in report.waiting {
+            let entries = if waiting == 1 { "entry stays" } else { "entries stay" };
+            self.console.say(format_args!("stopped; {target}: {waiting} {entries} in {}", data.display()));
+        }
+        Ok(Exit::Done)
+    }
+}
+
+fn tell_damage(outhaul: &Outhaul, data: &Path, console: &Console) {
+    for found in outhaul.report().damage {
+        console.say(format_args!(
+            "damage: {} bytes at {} of {} in {}: {}; a person should look at it",
+            found.length,
+            found.offset,
+            found.file,
+            data.display(),
+            found.reason
+        ));
+    }
+    let failed = outhaul.failed().count(None);
+    if failed > 0 {
+        let data = quoted(&data.display().to_string());
+        console
+            .say(format_args!("{failed} events are in the failed store (outhaul failed ls --data {data})"));
+    }
+}
+
+async fn resolve(listen: &str) -> Result<Vec<SocketAddr>, CliError> {
+    let wrong = |why: String| {
+        CliError::new(Exit::Wrong, "the address to listen on is not valid")
+            .at(format!("--listen {listen}"))
+            .because(why)
+            .help("write an address and a port, such as 127.0.0.1:7070 or [::1]:7070")
+    };
+    if listen.parse::<SocketAddr>().is_err() {
+        let port = listen.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+        if port.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+            return Err(wrong("it is no address with a port from 0 to 65535".to_owned()));
+        }
+    }
+    let found: Vec<_> = lookup_host(listen).await.map_err(|e| wrong(e.to_string()))?.collect();
+    if found.is_empty() {
+        return Err(wrong("the name has no address".to_owned()));
+    }
+    Ok(found)
+}
+
+/// An address that others can reach needs a word about who may send.
+fn guard(listen: &str, addresses: &[SocketAddr], allowed: bool) -> Result<(), CliError> {
+    let loopback = |address: &SocketAddr| match address.ip() {
+        IpAddr::V4(v4) => v4.is_loopback(),
+        IpAddr::V6(v6) => v6.is_loopback() || v6.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback()),
+    };
+    if allowed || addresses.iter().all(loopback) {
+        return Ok(());
+    }
+    Err(CliError::new(Exit::Wrong, "others can reach this address, and no token protects it")
+        .at(format!("--listen {listen}"))
+        .because("it is no loopback address, so anybody in the network could send events")
+        .help("name a file that holds a bearer token with `--token-file FILE`, or allow everybody with `--no-token`"))
+}
+
+async fn bind(listen: &str, addresses: &[SocketAddr]) -> Result<TcpListener, CliError> {
+    TcpListener::bind(addresses).await.map_err(|e| unbound(listen, &e))
+}
+
+fn unbound(listen: &str, error: &std::io::Error) -> CliError {
+    CliError::new(Exit::Failed, format!("cannot listen on {listen}"))
+        .because(error.to_string())
+        .help("end what listens there, or choose another address with `--listen`; port 0 takes a free one")
+}

@@ -1,0 +1,52 @@
+//! What is asked of the relay: is it alive, is it ready, how do its targets do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, StatusCode};
+use outhaul::TargetStatus;
+use serde::Serialize;
+
+use super::admission::json;
+use super::problem::Problem;
+use super::router::{App, unauthorised};
+
+#[derive(Serialize)]
+struct Word {
+    status: &'static str,
+}
+
+#[derive(Serialize)]
+struct Targets {
+    targets: Vec<TargetStatus>,
+}
+
+/// Whether a restart would not help.
+pub(crate) async fn healthz(State(app): State<Arc<App>>) -> Response {
+    broken(&app).unwrap_or_else(|| json(StatusCode::OK, &Word { status: "live" }))
+}
+
+/// Whether events are taken.
+pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
+    if app.is_stopping() {
+        return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", "the relay is stopping")
+            .retry_after(Duration::from_secs(5))
+            .into_response();
+    }
+    broken(&app).unwrap_or_else(|| json(StatusCode::OK, &Word { status: "ready" }))
+}
+
+fn broken(app: &App) -> Option<Response> {
+    let failure = app.outhaul().failure()?;
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_failed", failure.to_string());
+    Some(problem.retry_after(Duration::from_secs(30)).into_response())
+}
+
+pub(crate) async fn targets(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    if !app.lets_in(&headers) {
+        return unauthorised().into_response();
+    }
+    json(StatusCode::OK, &Targets { targets: app.outhaul().targets() })
+}

@@ -1,0 +1,151 @@
+//! `--to [NAME=]URI`: the targets of a command.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use outhaul::event::TargetName;
+use outhaul::target::{TargetUri, redact};
+use outhaul::{OpenError, OuthaulBuilder};
+
+use crate::args::TargetArgs;
+use crate::error::{CliError, Exit};
+
+/// A file that holds a URI is no longer than this.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// One `--to`.
+pub(crate) struct To {
+    name: Option<TargetName>,
+    uri: String,
+    /// What was written, without credentials.
+    shown: String,
+}
+
+/// Reads all of them. `example` is the shortest command that works.
+pub(crate) fn read(args: &TargetArgs, example: &str) -> Result<Vec<To>, CliError> {
+    if args.to.is_empty() {
+        return Err(CliError::new(Exit::Wrong, "no target is given")
+            .because("events have to go somewhere: `--to URI` names a file, standard output or a URL")
+            .help(format!("the shortest command that works:\n  {example}")));
+    }
+    for name in &args.repoint {
+        TargetName::new(name).map_err(|e| CliError::new(Exit::Wrong, e.to_string()).at("--repoint"))?;
+    }
+    args.to.iter().map(|text| read_one(text)).collect()
+}
+
+/// Puts them into a builder.
+pub(crate) fn configure(mut builder: OuthaulBuilder, to: &[To], args: &TargetArgs) -> OuthaulBuilder {
+    for target in to {
+        builder = match &target.name {
+            Some(name) => builder.named(name.as_str(), &target.uri),
+            None => builder.to(&target.uri),
+        };
+    }
+    for name in &args.repoint {
+        builder = builder.repoint(name);
+    }
+    builder
+}
+
+/// Says why the targets were not opened. A URI that came from a file is named by its file.
+pub(crate) fn explain(error: OpenError, to: &[To]) -> CliError {
+    let OpenError::Unnamed { kind, lines } = error else { return error.into() };
+    let lines = to.iter().filter(|target| target.name.is_none()).fold(lines + "\n", |lines, target| {
+        let uri = TargetUri::parse(&target.uri).map(|uri| uri.redacted()).unwrap_or_default();
+        lines.replace(&format!("={uri}\n"), &format!("={}\n", target.shown))
+    });
+    CliError::new(Exit::Wrong, format!("several targets of the kind {kind} have no name of their own"))
+        .because("a queue belongs to the name of its target")
+        .help(format!("write:\n{}", lines.trim_end()))
+}
+
+/// The `--to` arguments of a command that is to be copied.
+pub(crate) fn arguments(to: &[To]) -> String {
+    let each = to.iter().map(|target| format!("--to {}", crate::console::quoted(&target.shown)));
+    each.collect::<Vec<_>>().join(" ")
+}
+
+fn read_one(text: &str) -> Result<To, CliError> {
+    let (name, uri) = split(text)?;
+    let shown = match uri.strip_prefix('@') {
+        Some(_) => text.to_owned(),
+        None => redact(text),
+    };
+    let uri = match uri.strip_prefix('@') {
+        Some(path) => from_file(Path::new(path), text)?,
+        None => uri.to_owned(),
+    };
+    Ok(To { name, uri, shown })
+}
+
+/// A name ends at the first `=`; a URI has a colon, and a path may have a slash, before any.
+fn split(text: &str) -> Result<(Option<TargetName>, &str), CliError> {
+    let Some((before, after)) = text.split_once('=') else { return Ok((None, text)) };
+    if before.contains([':', '/', '@', '?']) {
+        return Ok((None, text));
+    }
+    match TargetName::new(before) {
+        Ok(name) => Ok((Some(name), after)),
+        Err(error) => Err(CliError::new(Exit::Wrong, error.to_string())
+            .at(format!("--to {}", redact(text)))
+            .help("write `--to NAME=URI`, such as `--to billing=https://example.com/hook`")),
+    }
+}
+
+fn from_file(path: &Path, text: &str) -> Result<String, CliError> {
+    let wrong = |what: String, why: String| {
+        CliError::new(Exit::Wrong, what)
+            .at(format!("--to {text}"))
+            .because(why)
+            .help("write the URI into the file, on one line")
+    };
+    let mut content = String::new();
+    let file = std::fs::File::open(path);
+    file.and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut content))
+        .map_err(|e| wrong(format!("cannot read the file {}", path.display()), e.to_string()))?;
+    let uri = content.trim();
+    let what = || format!("the file {} holds no URI", path.display());
+    if uri.is_empty() {
+        return Err(wrong(what(), "it is empty".to_owned()));
+    }
+    if uri.contains(['\n', '\r']) {
+        return Err(wrong(what(), "it has several lines".to_owned()));
+    }
+    if content.len() as u64 > FILE_BYTES_MAX {
+        return Err(wrong(what(), format!("it is longer than {FILE_BYTES_MAX} bytes")));
+    }
+    Ok(uri.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_stands_before_the_first_equals_sign() {
+        let cases = [
+            ("billing=https://h/x", Some("billing"), "https://h/x"),
+            ("a.b-c_1=@file", Some("a.b-c_1"), "@file"),
+            ("a=file:b=c", Some("a"), "file:b=c"),
+            ("http://h/?a=b", None, "http://h/?a=b"),
+            ("file:a=b", None, "file:a=b"),
+            ("stdout:?outhaul.batch=7", None, "stdout:?outhaul.batch=7"),
+            ("@a=b", None, "@a=b"),
+            ("stdout:", None, "stdout:"),
+        ];
+        for (text, name, uri) in cases {
+            let (found, rest) = split(text).unwrap();
+            assert_eq!((found.as_ref().map(TargetName::as_str), rest), (name, uri), "{text}");
+        }
+        for text in ["Billing=stdout:", "=stdout:", "a b=stdout:", "é=file:x"] {
+            assert!(split(text).unwrap_err().to_string().contains("is no target name"), "{text}");
+        }
+    }
+
+    #[test]
+    fn credentials_are_not_shown() {
+        let to = read_one("a=https://me:secret@h/x").unwrap();
+        assert!(!arguments(&[to]).contains("secret"));
+    }
+}
