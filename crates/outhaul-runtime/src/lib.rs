@@ -1,4 +1,65 @@
-//! The delivery engine.
+//! The delivery engine of Outhaul: it admits events into a store and delivers each to its targets.
+//!
+//! A [`Runtime`] puts a writer in front of a store and a replay worker behind each of its queues. A worker keeps one
+//! FIFO lane per pid and a window of attempts in flight; it decides when to try again and whom a failure accuses, and
+//! moves what will never be delivered to the failed store. It knows no protocol: targets come from outside.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use outhaul_runtime::event::{Event, TargetName};
+//! use outhaul_runtime::store::Store;
+//! use outhaul_runtime::target::{Attempt, DeliveryError, Target, TargetOptions, async_trait};
+//! use outhaul_runtime::{Runtime, RuntimeOptions, TargetSpec};
+//!
+//! struct Void;
+//!
+//! #[async_trait]
+//! impl Target for Void {
+//!     fn kind(&self) -> &'static str {
+//!         "void"
+//!     }
+//!     async fn deliver(&self, events: &[Attempt]) -> Vec<Result<(), DeliveryError>> {
+//!         events.iter().map(|_| Ok(())).collect()
+//!     }
+//!     async fn probe(&self) -> Result<(), DeliveryError> {
+//!         Ok(())
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let void = TargetSpec {
+//!     name: TargetName::new("void")?,
+//!     target: Arc::new(Void),
+//!     options: TargetOptions::default(),
+//!     destination: "void".to_owned(),
+//!     repoint: false,
+//! };
+//! let runtime = Runtime::start(Store::memory(), vec![void], RuntimeOptions::default()).await?;
+//! runtime.send(Event::builder("t", "/example").pid("p").build()?).await?;
+//! runtime.settled().await;
+//! assert_eq!(runtime.targets()[0].delivered, 1);
+//! runtime.shutdown(Duration::from_secs(5)).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # The life of a target
+//!
+//! ```text
+//! starting ──first answer──▸ running ◂──an entry is delivered──┐
+//!                             │  │                             │
+//!            accuses the target  10 retries in a row,          │
+//!                             │  of two or more pids           │
+//!                             ▾  ▾                             │
+//!                          held  throttled ── one trial after each backoff
+//! ```
+//!
+//! `draining` and `stopped` come with a shutdown, `failed` when a worker cannot go on; a queue without a target is an
+//! `orphan`.
+
 mod admit;
 mod notice;
 mod policy;

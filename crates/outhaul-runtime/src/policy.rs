@@ -277,7 +277,8 @@ impl Policy {
         if self.is_suspect(tried) {
             return self.wait(tried);
         }
-        let pause = error.retry_after().map(|after| after.min(RETRY_AFTER_MAX));
+        let pauses = matches!(error.kind(), ErrorKind::Throttled | ErrorKind::Overloaded);
+        let pause = error.retry_after().filter(|_| pauses).map(|after| after.min(RETRY_AFTER_MAX));
         if trial {
             self.accused.insert(sequence);
             tried.accused_at.get_or_insert(self.deliveries);

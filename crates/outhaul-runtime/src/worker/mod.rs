@@ -167,6 +167,10 @@ impl Worker {
     async fn drain(&mut self, deadline: Instant) -> Result<(), StoreError> {
         self.show(State::Draining);
         loop {
+            // What was given up is moved before the end, unless the failed store takes nothing.
+            if self.policy.hold().is_none_or(|hold| hold.cause != Cause::FailedStore) {
+                self.start_moves();
+            }
             tokio::select! {
                 done = self.tasks.join_next() => match done {
                     Some(done) => self.done(done).await?,

@@ -1,1 +1,9 @@
-//! x
+//! The runtime against targets that behave as told, on a paused clock.
+
+#![expect(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+
+mod blame;
+mod delivery;
+mod moves;
+mod random;
+mod support;
