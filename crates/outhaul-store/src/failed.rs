@@ -217,11 +217,8 @@ impl FailedStore {
             opened.log.attach(&entry.uid.queue, self.settings.clone()).map_err(AppendError::Store)?;
             let mut admission = Admission::new(entry.event, [entry.uid.queue.clone()].into());
             admission.dedup_id = entry.dedup_id;
-            let note = Note {
-                sequence: entry.uid.sequence,
-                admitted_ms: entry.admitted_ms,
-                failure: entry.failure,
-            };
+            let note =
+                Note { sequence: entry.uid.sequence, admitted_ms: entry.admitted_ms, failure: entry.failure };
             // Strings and numbers always serialise.
             admission.attachment = serde_json::to_vec(&note).unwrap_or_default().into();
             batch.push(admission);
