@@ -1,5 +1,7 @@
 //! [`DataDir`]: the directory of a `pipe`.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::console::Console;
@@ -17,7 +19,8 @@ impl DataDir {
             return Ok(Self { path: path.to_owned(), new: false });
         }
         // Readable by its owner alone. It is kept until everything in it is delivered, also when this ends by a fault.
-        let made = tempfile::Builder::new().prefix("outhaul-pipe-").tempdir();
+        let mode = Permissions::from_mode(0o700);
+        let made = tempfile::Builder::new().prefix("outhaul-pipe-").permissions(mode).tempdir();
         let path = made.map(tempfile::TempDir::keep).map_err(|e| {
             CliError::new(Exit::Failed, "cannot make a temporary data directory")
                 .at(std::env::temp_dir().display().to_string())

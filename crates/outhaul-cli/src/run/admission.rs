@@ -72,3 +72,60 @@ pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use outhaul::store::{StoreError, event::DedupId};
+    use serde_json::Value;
+
+    use super::*;
+
+    async fn answered(results: Vec<Result<Receipt, AdmitError>>) -> (u16, Option<String>, Value) {
+        let names = (0..results.len()).map(|n| (format!("id{n}"), format!("dedup{n}"))).collect();
+        let (head, body) = answer(names, results).into_parts();
+        let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+        let retry_after = head.headers.get("retry-after").map(|value| value.to_str().unwrap().to_owned());
+        (head.status.as_u16(), retry_after, serde_json::from_slice(&body).unwrap())
+    }
+
+    fn receipt() -> Receipt {
+        let targets = vec![TargetName::new("a").unwrap()];
+        Receipt { sequence: 1, dedup_id: DedupId::mint(), targets, shed: Vec::new(), durable: true }
+    }
+
+    #[tokio::test]
+    async fn each_refusal_has_its_status_and_reason() {
+        let target = TargetName::new("a").unwrap();
+        for (error, status, reason) in [
+            (AdmitError::Saturated, 503, "saturated"),
+            (AdmitError::QueueFull { target, limit: "2 entries".into() }, 503, "queue_full"),
+            (AdmitError::DiskFull("/data".into()), 503, "disk_full"),
+            (AdmitError::Store(StoreError::Failed(Arc::from("no"))), 503, "store_failed"),
+            (AdmitError::Stopping, 503, "stopping"),
+            (AdmitError::Unknown("no".into()), 500, "unknown_outcome"),
+        ] {
+            let (found, retry_after, body) = answered(vec![Err(error)]).await;
+            assert_eq!((found, body["reason"].as_str()), (status, Some(reason)));
+            assert!(retry_after.unwrap().parse::<u64>().unwrap() >= 1);
+            assert_eq!((&body["errors"][0]["id"], &body["errors"][0]["index"]), (&"id0".into(), &0.into()));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_durable_is_told_beside_what_is_not() {
+        let results =
+            vec![Ok(receipt()), Err(AdmitError::DiskFull("/".into())), Err(AdmitError::Unknown("no".into()))];
+        let (status, _, body) = answered(results).await;
+        assert_eq!((status, &body["reason"]), (500, &"unknown_outcome".into()));
+        assert_eq!(body["accepted"][0]["id"], "id0");
+        assert_eq!(
+            (&body["errors"][1]["id"], &body["errors"][1]["dedup_id"]),
+            (&"id2".into(), &"dedup2".into())
+        );
+        let (status, _, body) =
+            answered(vec![Ok(receipt()), Ok(Receipt { durable: false, ..receipt() })]).await;
+        assert_eq!((status, &body["durable"]), (202, &false.into()));
+    }
+}

@@ -120,3 +120,52 @@ fn too_long() -> Problem {
         BODY_BYTES_MAX >> 20
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+
+    use super::*;
+
+    async fn refused(headers: &HeaderMap, body: Body, budget: &Budget) -> serde_json::Value {
+        serde_json::to_value(read(headers, body, budget).await.unwrap_err().body()).unwrap()
+    }
+
+    fn pieces(count: usize, bytes: usize) -> Body {
+        let piece = Bytes::from(vec![b' '; bytes]);
+        Body::from_stream(stream::iter((0..count).map(move |_| Ok::<_, std::io::Error>(piece.clone()))))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sender_that_falls_silent_is_not_waited_for() {
+        let (headers, budget) = (HeaderMap::new(), Budget::new());
+        let silent = Body::from_stream(stream::pending::<std::io::Result<Bytes>>());
+        assert_eq!(refused(&headers, silent, &budget).await["status"], 408);
+        // One that says a byte now and then has a bound, too.
+        let slow = stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(10)).await; // bounded: the clock is paused
+            Some((Ok::<_, std::io::Error>(Bytes::from_static(b" ")), ()))
+        });
+        let start = Instant::now();
+        assert_eq!(refused(&headers, Body::from_stream(slow), &budget).await["status"], 408);
+        assert!(start.elapsed() <= Duration::from_secs(61));
+    }
+
+    #[tokio::test]
+    async fn size_is_bounded_per_body_and_over_all() {
+        let (headers, budget) = (HeaderMap::new(), Budget::new());
+        let whole = read(&headers, pieces(16, 1 << 20), &budget).await.unwrap();
+        assert_eq!(whole.bytes.len(), BODY_BYTES_MAX);
+        assert_eq!(refused(&headers, pieces(17, 1 << 20), &budget).await["reason"], "too_large");
+        let mut held = vec![whole];
+        for _ in 1..HELD_BYTES_MAX / BODY_BYTES_MAX {
+            held.push(read(&headers, pieces(16, 1 << 20), &budget).await.unwrap());
+        }
+        assert_eq!(refused(&headers, pieces(1, 1), &budget).await["reason"], "saturated");
+        held.pop();
+        assert!(read(&headers, pieces(1, 1), &budget).await.is_ok());
+        let mut long = HeaderMap::new();
+        long.insert(header::CONTENT_LENGTH, (BODY_BYTES_MAX + 1).into());
+        assert_eq!(refused(&long, Body::empty(), &budget).await["reason"], "too_large");
+    }
+}

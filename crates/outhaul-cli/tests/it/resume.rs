@@ -1,0 +1,195 @@
+//! `outhaul pipe --data`: a second run over what the first one left.
+
+use std::collections::BTreeSet;
+use std::io::Write as _;
+
+use rustix::process::Signal;
+
+use crate::receiver::{Act, Receiver};
+use crate::support::{Summary, event, pipe, program, start_pipe, temporary, until, values};
+
+fn lines(from: u32, to: u32) -> String {
+    (from..=to).map(|n| event(&n.to_string(), &(n % 5).to_string())).collect()
+}
+
+const TO: [&str; 4] = ["--to", "file:out", "--data", "data"];
+
+fn delivered(dir: &std::path::Path) -> Vec<u64> {
+    values(&dir.join("out")).iter().map(|event| event["id"].as_str().unwrap().parse().unwrap()).collect()
+}
+
+#[test]
+fn the_same_input_goes_on_behind_its_known_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    pipe(dir.path(), &TO, lines(1, 10)).ended_with(0);
+    let again = pipe(dir.path(), &TO, lines(1, 10));
+    again.ended_with(0).has("this input is known");
+    assert_eq!(again.summary(), Summary { read: 10, skipped: 10, ..Summary::default() });
+    let longer = pipe(dir.path(), &TO, lines(1, 15));
+    assert_eq!(longer.ended_with(0).summary().durable, 5);
+    assert_eq!(delivered(dir.path()).into_iter().collect::<BTreeSet<_>>(), (1..=15).collect());
+    assert_eq!(delivered(dir.path()).len(), 15);
+}
+
+#[test]
+fn another_input_is_a_new_one() {
+    let dir = tempfile::tempdir().unwrap();
+    pipe(dir.path(), &TO, lines(1, 5)).ended_with(0);
+    let other = pipe(dir.path(), &TO, lines(3, 8));
+    other.ended_with(0).has("not the one that the data directory remembers");
+    assert_eq!(other.summary().durable, 6);
+    let again = pipe(dir.path(), &[&TO[..], &["--from-start"]].concat(), lines(3, 8));
+    assert_eq!(again.ended_with(0).summary().durable, 6);
+}
+
+#[test]
+fn a_difference_behind_the_first_thousand_lines_admits_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    pipe(dir.path(), &TO, lines(1, 1500)).ended_with(0);
+    for input in [lines(1, 1200) + &lines(9000, 9400), lines(1, 1200)] {
+        let ended = pipe(dir.path(), &TO, input);
+        ended.ended_with(2).has("is another one").has("--from-start");
+        assert_eq!(ended.summary().durable, 0);
+    }
+    assert_eq!(delivered(dir.path()).len(), 1500);
+}
+
+#[test]
+fn a_corrected_line_is_where_the_next_run_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    pipe(dir.path(), &TO, lines(1, 3) + "{oops}\n" + &lines(5, 6)).ended_with(2).has("line 4, column 2");
+    let ended = pipe(dir.path(), &TO, lines(1, 6));
+    assert_eq!(ended.ended_with(0).summary().durable, 3);
+    assert_eq!(delivered(dir.path()).into_iter().collect::<BTreeSet<_>>(), (1..=6).collect());
+    assert_eq!(delivered(dir.path()).len(), 6);
+}
+
+#[test]
+fn a_run_that_is_killed_at_any_moment_loses_and_doubles_no_line() {
+    let dir = tempfile::tempdir().unwrap();
+    // No target is up, so each line that was admitted is in the directory, once.
+    let args = ["--to", "hook=http://127.0.0.1:1/", "--data", "data"];
+    let input = lines(1, 20_000);
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..8 {
+        let mut running = start_pipe(dir.path(), &args);
+        let mut stdin = running.child.stdin.take().unwrap();
+        let until_line = random.usize(1..20_000);
+        let part: String = input.split_inclusive('\n').take(until_line).collect();
+        let writer = std::thread::spawn(move || stdin.write_all(part.as_bytes()).unwrap_or_default());
+        // bounded: less than 60 ms
+        std::thread::sleep(std::time::Duration::from_millis(random.u64(10..60)));
+        running.kill();
+        writer.join().unwrap();
+    }
+    let args = [&args[..], &["--timeout", "1s"]].concat();
+    let ended = pipe(dir.path(), &args, input.as_str());
+    assert_eq!(ended.ended_with(4).summary().waiting, 20_000);
+    assert_eq!(ended.summary().read, 20_000);
+    // What waits is delivered to another place now.
+    let args = ["--to", "hook=file:out", "--repoint", "hook", "--data", "data"];
+    pipe(dir.path(), &args, input.as_str()).ended_with(0);
+    let mut all = delivered(dir.path());
+    all.sort_unstable();
+    assert_eq!(all, (1..=20_000).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_interrupted_run_ends_with_130_and_the_next_one_delivers_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::new(|_| Act::Hang);
+    let uri = receiver.uri("outhaul.timeout=300ms&outhaul.trial_backoff=20ms&outhaul.trial_backoff_max=50ms");
+    let args = ["--to", &uri, "--data", "data"];
+    for signal in [Signal::INT, Signal::TERM] {
+        let before = receiver.arrivals().len();
+        let mut running = start_pipe(dir.path(), &args);
+        running.child.stdin.take().unwrap().write_all(lines(1, 20).as_bytes()).unwrap();
+        until("an attempt", || (receiver.arrivals().len() > before).then_some(()));
+        running.signal(signal);
+        let ended = running.end();
+        ended.ended_with(130).has("left in data: webhook: 20 entries");
+        assert_eq!(ended.summary().waiting, 20);
+    }
+    receiver.rule(|_| Act::Status(204));
+    assert_eq!(pipe(dir.path(), &args, lines(1, 20)).ended_with(0).summary().delivered, 20);
+}
+
+#[test]
+fn an_interrupted_input_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut running = start_pipe(dir.path(), &TO);
+    let mut stdin = running.child.stdin.take().unwrap();
+    stdin.write_all(lines(1, 4).as_bytes()).unwrap();
+    until("deliveries", || (delivered(dir.path()).len() == 4).then_some(()));
+    running.signal(Signal::INT);
+    running.end().ended_with(130).has("was not read to its end");
+    assert_eq!(pipe(dir.path(), &TO, lines(1, 9)).ended_with(0).summary().durable, 5);
+    assert_eq!(delivered(dir.path()).len(), 9);
+}
+
+#[test]
+fn a_timeout_leaves_what_waits_on_disk_and_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let ended = pipe(dir.path(), &["--to", "http://127.0.0.1:1/", "--timeout", "300ms"], lines(1, 3));
+    ended.ended_with(4);
+    assert_eq!(ended.summary().waiting, 3);
+    let left = temporary(dir.path());
+    assert_eq!(left.len(), 1, "{left:?}");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&left[0]).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o700);
+    let data = left[0].to_str().unwrap();
+    ended.has(&format!("left in {data}: webhook: 3 entries")).has("connection_refused");
+    // The command that is shown delivers it, to where the target is now.
+    ended.has(&format!("outhaul pipe --data {data} --to http://127.0.0.1:1/ < /dev/null"));
+    let args = ["--data", data, "--to", "webhook=file:out", "--repoint", "webhook"];
+    assert_eq!(pipe(dir.path(), &args, "").ended_with(0).summary().delivered, 3);
+}
+
+#[test]
+fn a_target_that_is_not_given_this_time_leaves_orphans() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--to", "down=http://127.0.0.1:1/", "--to", "file:out", "--data", "data"];
+    pipe(dir.path(), &[&args[..], &["--timeout", "200ms"]].concat(), lines(1, 3)).ended_with(4);
+    let ended = pipe(dir.path(), &TO, lines(1, 4));
+    ended.ended_with(4).has("down: 3 entries (an orphan");
+    assert_eq!(ended.summary().delivered, 1);
+    assert_eq!(ended.summary().waiting, 3);
+}
+
+#[test]
+fn a_target_that_moved_is_refused_while_entries_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["--to", "http://127.0.0.1:1/", "--data", "data", "--timeout", "200ms"];
+    pipe(dir.path(), &args, lines(1, 3)).ended_with(4);
+    let moved = ["--to", "webhook=file:out", "--data", "data"];
+    pipe(dir.path(), &moved, "").ended_with(2).has("--repoint webhook").has("3 entries");
+    assert_eq!(delivered(dir.path()).len(), 0);
+    pipe(dir.path(), &[&moved[..], &["--repoint", "webhook"]].concat(), "").ended_with(0);
+    assert_eq!(delivered(dir.path()).len(), 3);
+}
+
+#[test]
+fn a_directory_in_use_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut first = start_pipe(dir.path(), &TO);
+    let mut stdin = first.child.stdin.take().unwrap();
+    stdin.write_all(b"1\n").unwrap();
+    until("a delivery", || (values(&dir.path().join("out")).len() == 1).then_some(()));
+    pipe(dir.path(), &TO, "2\n").ended_with(1).has("in use by another process");
+    let mut failed = program();
+    failed.args(["failed", "ls", "--data", "data"]).current_dir(dir.path());
+    crate::support::Running::start(&mut failed).end().ended_with(1).has("in use by another process");
+    drop(stdin);
+    first.end().ended_with(0);
+}
+
+#[test]
+fn a_directory_that_is_something_else_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("data")).unwrap();
+    std::fs::write(dir.path().join("data/letters.txt"), "dear").unwrap();
+    pipe(dir.path(), &TO, "1\n").ended_with(2).has("is no data directory");
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    pipe(dir.path(), &["--to", "file:out", "--data", "file/data"], "1\n").ended_with(1).has("file/data");
+    assert!(!dir.path().join("out").exists());
+}
