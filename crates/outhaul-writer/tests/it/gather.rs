@@ -23,6 +23,7 @@ async fn produce(
             for n in 0..10 {
                 writer.send(op(&producer.to_string(), n)).await.unwrap().await.unwrap();
                 if !think.is_zero() {
+                    // bounded: the clock is paused.
                     tokio::time::sleep(think).await;
                 }
             }
@@ -78,6 +79,7 @@ async fn a_lone_producer_and_a_late_one_are_never_delayed() {
     for ticket in writer.try_admit_all(ops("a", 10..20)).unwrap() {
         soon(ticket).await.unwrap();
     }
+    // bounded: the clock is paused.
     tokio::time::sleep(COMMIT / 2).await;
     let began = Instant::now();
     soon(writer.try_admit(op("a", 20)).unwrap()).await.unwrap();

@@ -121,6 +121,7 @@ async fn act(account: &mut Account, sink: &TestSink, writer: &Writer<TestSink>, 
                 account.report(report);
             }
         }
+        // bounded: the clock is paused.
         Action::Advance { ms } => tokio::time::sleep(Duration::from_millis(ms)).await,
     }
     let stats = writer.stats();

@@ -162,6 +162,7 @@ impl Sink for TestSink {
         });
         self.allowed.subscribe().wait_for(|allowed| *allowed >= call).await.unwrap();
         if !self.commit.is_zero() {
+            // bounded: the clock is paused.
             tokio::time::sleep(self.commit).await;
         }
         // As the contract demands: what follows a transient failure of its pid is not tried.
