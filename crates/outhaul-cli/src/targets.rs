@@ -70,13 +70,26 @@ fn read_one(text: &str) -> Result<To, CliError> {
     let (name, uri) = split(text)?;
     let shown = match uri.strip_prefix('@') {
         Some(_) => text.to_owned(),
-        None => redact(text),
+        None => shown(text),
     };
     let uri = match uri.strip_prefix('@') {
         Some(path) => from_file(Path::new(path), text)?,
         None => uri.to_owned(),
     };
     Ok(To { name, uri, shown })
+}
+
+/// A URI without its credentials. The options are none, and stay.
+fn shown(text: &str) -> String {
+    let Some((before, query)) = text.split_once('?') else { return redact(text) };
+    let (options, kept): (Vec<_>, Vec<_>) = query.split('&').partition(|pair| pair.starts_with("outhaul."));
+    let url = if kept.is_empty() { before.to_owned() } else { format!("{before}?{}", kept.join("&")) };
+    let mut shown = redact(&url);
+    for (i, option) in options.into_iter().enumerate() {
+        shown.push(if i == 0 && kept.is_empty() { '?' } else { '&' });
+        shown.push_str(option);
+    }
+    shown
 }
 
 /// A name ends at the first `=`; a URI has a colon, and a path may have a slash, before any.
@@ -147,5 +160,11 @@ mod tests {
     fn credentials_are_not_shown() {
         let to = read_one("a=https://me:secret@h/x").unwrap();
         assert!(!arguments(&[to]).contains("secret"));
+        let to = read_one("https://h/x?key=secret&outhaul.batch=7&b").unwrap();
+        assert_eq!(arguments(&[to]), "--to 'https://h/x?key=***&b&outhaul.batch=7'");
+        assert_eq!(
+            arguments(&[read_one("file:x?outhaul.batch=7").unwrap()]),
+            "--to 'file:x?outhaul.batch=7'"
+        );
     }
 }

@@ -89,7 +89,7 @@ impl Session {
         console.start_bar();
         let reader = Reader::new("outhaul:pipe", args.target.pid_field.clone());
         let fed = start_feed(reader, resume)?;
-        let watch = Watch { outhaul, console: console.clone(), signals, total: None };
+        let watch = Watch::new(outhaul, console.clone(), signals);
         Ok(Some(Self {
             watch,
             fed,

@@ -115,6 +115,38 @@ fn an_interrupted_run_ends_with_130_and_the_next_one_delivers_the_rest() {
 }
 
 #[test]
+fn a_second_signal_ends_it_at_once_and_the_summary_is_still_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::new(|_| Act::Hang);
+    let uri = receiver.uri("outhaul.timeout=50s");
+    let args = ["--to", &uri, "--data", "data"];
+    let mut running = start_pipe(dir.path(), &args);
+    running.child.stdin.take().unwrap().write_all(b"1\n").unwrap();
+    until("an attempt", || (!receiver.arrivals().is_empty()).then_some(()));
+    running.signal(Signal::INT);
+    until("the interruption", || running.stderr().contains("interrupted").then_some(()));
+    let start = std::time::Instant::now();
+    running.signal(Signal::INT);
+    let ended = running.end();
+    assert!(start.elapsed().as_secs() < 3);
+    assert_eq!(ended.ended_with(130).summary().waiting, 1);
+    receiver.rule(|_| Act::Status(200));
+    assert_eq!(pipe(dir.path(), &args, "1\n").ended_with(0).summary().delivered, 1);
+}
+
+#[test]
+fn a_reader_of_standard_output_that_goes_ends_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut shell = std::process::Command::new("sh");
+    let outhaul = env!("CARGO_BIN_EXE_outhaul");
+    let script = format!("(seq 1 20000 | {outhaul} pipe --to stdout: --data data; echo $? > code) | head -1");
+    let ended = crate::support::Running::start(shell.args(["-c", &script]).current_dir(dir.path())).end();
+    ended.has("nobody reads standard output any more");
+    assert!(ended.summary().waiting > 0);
+    assert_eq!(std::fs::read_to_string(dir.path().join("code")).unwrap(), "4\n");
+}
+
+#[test]
 fn an_interrupted_input_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let mut running = start_pipe(dir.path(), &TO);

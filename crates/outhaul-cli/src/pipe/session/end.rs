@@ -25,6 +25,10 @@ impl Session {
                 console.say(format_args!("the time for deliveries ({waited:?}) is over"));
                 Exit::Left
             }
+            Halt::Cut(Cut::OutputGone) => {
+                console.say("nobody reads standard output any more");
+                Exit::Left
+            }
             Halt::Cut(Cut::Interrupted) => {
                 console.say("interrupted: attempts under way may end; a second signal ends it at once");
                 Exit::Interrupted
