@@ -15,8 +15,8 @@ use crate::support::{Relay, event, request, until};
 const CLIENTS: usize = 8;
 const PIDS_PER_CLIENT: usize = 3;
 const ROUNDS: u64 = 20;
-const OPTIONS: &str = "outhaul.backoff=20ms&outhaul.backoff_max=200ms&outhaul.trial_backoff=20ms\
-                       &outhaul.trial_backoff_max=200ms&outhaul.timeout=500ms&outhaul.connect_timeout=500ms";
+const OPTIONS: &str = "outhaul.backoff=10ms&outhaul.backoff_max=100ms&outhaul.trial_backoff=10ms\
+                       &outhaul.trial_backoff_max=50ms&outhaul.timeout=200ms&outhaul.connect_timeout=200ms";
 
 /// What the clients share. There is no address while the relay is down.
 #[derive(Default)]

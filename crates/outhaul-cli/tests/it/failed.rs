@@ -78,3 +78,46 @@ fn a_directory_without_failed_entries_says_so() {
     failed(dir.path(), &["ls", "--data", "nowhere"]).ended_with(2).has("no data directory");
     assert!(!dir.path().join("nowhere").exists());
 }
+
+/// Leaves three batches of 20 events in `data`, and returns the journal's one segment.
+fn waiting_events(dir: &Path) -> std::path::PathBuf {
+    for batch in 1..=3 {
+        let input: String = (0..20 * batch).map(|n| event(&n.to_string(), "p")).collect();
+        let args = ["--to", "h=http://127.0.0.1:1/", "--data", "data", "--timeout", "100ms"];
+        pipe(dir, &args, input).ended_with(4);
+    }
+    let mut found = std::fs::read_dir(dir.join("data/log")).unwrap();
+    found.next().unwrap().unwrap().path()
+}
+
+const MOVED: [&str; 6] = ["--to", "h=file:out", "--repoint", "h", "--data", "data"];
+
+#[test]
+fn an_event_whose_bytes_are_damaged_is_kept_for_a_person() {
+    let dir = tempfile::tempdir().unwrap();
+    let segment = waiting_events(dir.path());
+    let mut bytes = std::fs::read(&segment).unwrap();
+    let needle = b"{\"id\":\"45\"}";
+    let at = bytes.windows(needle.len()).position(|window| window == needle).unwrap();
+    bytes[at] ^= 0x55;
+    std::fs::write(&segment, bytes).unwrap();
+    let ended = pipe(dir.path(), &MOVED, "");
+    ended.ended_with(3).has("outhaul failed ls --data data");
+    assert_eq!((ended.summary().delivered, ended.summary().failed), (59, 1));
+    let listed = failed(dir.path(), &["ls", "--data", "data"]);
+    assert!(listed.stdout.contains("unreadable"), "{}", listed.stdout);
+}
+
+#[test]
+fn damage_to_the_log_is_told_and_the_rest_is_delivered() {
+    let dir = tempfile::tempdir().unwrap();
+    let segment = waiting_events(dir.path());
+    let mut bytes = std::fs::read(&segment).unwrap();
+    let half = bytes.len() / 4..bytes.len() / 4 * 3;
+    bytes[half].fill(0xAA);
+    std::fs::write(&segment, bytes).unwrap();
+    let ended = pipe(dir.path(), &MOVED, "");
+    assert_eq!(ended.has("damage: ").has("a copy is in").code, Some(3));
+    let delivered = ended.summary().delivered;
+    assert!((20..60).contains(&delivered), "{}", ended.stderr);
+}
