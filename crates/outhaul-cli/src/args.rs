@@ -17,6 +17,12 @@ Exit codes of every verb:
   130  interrupted; nothing acknowledged is lost
 Where several apply, the first of 130, 2, 1, 4, 3 counts.";
 
+const OPTIONS: &str = "\
+Options of a target are query parameters of its URI, such as https://example.com/hook?outhaul.timeout=5s:
+  outhaul.KEY=VALUE, where KEY is format, timeout, connect_timeout, in_flight, batch, backoff, backoff_max,
+  trial_backoff, trial_backoff_max, attempts_max, age_max, on_exhausted, on_reject, when_full, queue_bytes or
+  queue_entries. Durations are written 250ms, 30s, 5m, 72h; sizes 64KiB, 1MiB.";
+
 /// Takes events, makes them safe on disk, and delivers each of them, at least once and in order per key.
 #[derive(Parser)]
 #[command(name = "outhaul", version, max_term_width = 100, arg_required_else_help = true, after_help = EXIT_CODES)]
@@ -51,9 +57,11 @@ pub(crate) enum Verb {
 #[command(after_long_help = format!(
     "Examples:
   outhaul pipe --to file:delivered.ndjson < events.ndjson
-  outhaul pipe --to billing=https://example.com/hook --to audit=file:audit.ndjson --data ./pipe-data < events.ndjson
+  outhaul pipe --to hook=https://example.com/hook --to log=file:log.ndjson --data ./data < events.ndjson
   producer | outhaul pipe --to https://example.com/hook --pid-field order_id --timeout 5m
   outhaul pipe --to stdout:?outhaul.format=body --summary json < events.ndjson
+
+{OPTIONS}
 
 The last line on standard error:
   read=N skipped=N durable=N delivered=N retried=N failed=N waiting=N seconds=S
@@ -101,7 +109,9 @@ pub(crate) enum SummaryForm {
   outhaul run --data ./outhaul-data --to billing=https://example.com/hook --to audit=file:audit.ndjson
   outhaul run --data ./outhaul-data --to billing=@billing.uri --listen 0.0.0.0:7070 --token-file ./token
 
-  curl -H 'content-type: application/json' --data-binary '{{\"hello\":\"world\"}}' http://127.0.0.1:7070/events
+  curl -H 'content-type: application/json' -d '{{\"hello\":\"world\"}}' http://127.0.0.1:7070/events
+
+{OPTIONS}
 
 {EXIT_CODES}
 After SIGTERM or SIGINT it ends with 0; a second signal ends it at once, with 130."
@@ -184,4 +194,23 @@ pub(crate) struct FailedFilter {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_names_every_option_of_a_target() {
+        for key in outhaul::target::OPTION_KEYS {
+            assert!(OPTIONS.contains(key), "{key}");
+        }
+    }
 }

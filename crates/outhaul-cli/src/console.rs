@@ -59,7 +59,7 @@ impl Console {
     /// Starts the bar, if standard error is a terminal.
     pub(crate) fn start_bar(&self) {
         self.bar.set_draw_target(ProgressDrawTarget::stderr());
-        self.set_style("{spinner} {elapsed} {msg}");
+        self.set_style("{spinner} {elapsed} {wide_msg}");
         self.bar.enable_steady_tick(Duration::from_millis(200));
     }
 
@@ -69,7 +69,7 @@ impl Console {
             && self.bar.length() != Some(total)
         {
             self.bar.set_length(total);
-            self.set_style("{spinner} {elapsed} {bar:30} {pos}/{len} {msg}");
+            self.set_style("{spinner} {elapsed} {bar:20} {pos}/{len} {wide_msg}");
         }
         self.bar.set_position(done);
         self.bar.set_message(message);

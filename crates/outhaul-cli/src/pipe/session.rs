@@ -4,6 +4,7 @@ mod admit;
 mod end;
 
 use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -86,6 +87,9 @@ impl Session {
                     .help("use that version, or read the input from its first line with `--from-start`")
             })?),
         };
+        if std::io::stdin().is_terminal() {
+            console.say("reading events from the terminal, one a line; Ctrl-D ends the input");
+        }
         console.start_bar();
         let reader = Reader::new("outhaul:pipe", args.target.pid_field.clone());
         let fed = start_feed(reader, resume)?;

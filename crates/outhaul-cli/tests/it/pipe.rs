@@ -153,6 +153,15 @@ fn a_small_queue_makes_the_input_wait() {
 }
 
 #[test]
+fn large_events_go_through_a_queue_with_room_for_two() {
+    let dir = tempfile::tempdir().unwrap();
+    let input: String = (0..30).map(|n| format!("\"{n}{}\"\n", "x".repeat(1_000_000))).collect();
+    let ended = pipe(dir.path(), &["--to", "file:x?outhaul.queue_bytes=2100000"], input);
+    assert_eq!(ended.ended_with(0).summary().delivered, 30);
+    assert_eq!(values(&dir.path().join("x")).len(), 30);
+}
+
+#[test]
 fn an_event_that_fits_no_queue_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let input = format!("1\n\"{}\"\n", "x".repeat(2000));

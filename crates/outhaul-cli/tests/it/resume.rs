@@ -128,7 +128,7 @@ fn a_second_signal_ends_it_at_once_and_the_summary_is_still_last() {
     let start = std::time::Instant::now();
     running.signal(Signal::INT);
     let ended = running.end();
-    assert!(start.elapsed().as_secs() < 3);
+    assert!(start.elapsed().as_millis() < 4500);
     assert_eq!(ended.ended_with(130).summary().waiting, 1);
     receiver.rule(|_| Act::Status(200));
     assert_eq!(pipe(dir.path(), &args, "1\n").ended_with(0).summary().delivered, 1);

@@ -16,6 +16,11 @@ use crate::error::{CliError, Exit};
 /// How long a wait for room lasts at most before it is tried again, when no entry left a queue.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
+/// Less than the writer hands to the log at a time.
+const BATCH_BYTES_MAX: usize = 768 * 1024;
+/// What an event counts there besides itself.
+const EVENT_OVERHEAD_BYTES: usize = 64;
+
 impl Session {
     /// Admits a chunk, and waits until it is durable.
     pub(super) async fn admit(&mut self, chunk: Chunk) -> Result<(), Halt> {
@@ -35,7 +40,9 @@ impl Session {
         let mut stalled_since = None;
         while let Some((line, _)) = left.front() {
             let line = *line;
-            part = part.clamp(1, left.len());
+            part = part.clamp(1, fitting(&left));
+            // A queue that is empty and refuses one event will never take it.
+            let empty = if part == 1 { self.empty_queues() } else { Vec::new() };
             let outhaul = self.watch.outhaul.clone();
             // What leaves a queue between the refusal and the wait counts: it is waited for from here on.
             let mut progress = pin!(timeout(TRY_AGAIN, outhaul.progress()));
@@ -49,7 +56,7 @@ impl Session {
                     self.durable(pending, line, last).await?;
                 }
                 Err(AdmitError::QueueFull { .. } | AdmitError::Saturated) if part > 1 => part /= 2,
-                Err(AdmitError::QueueFull { target, limit }) if self.is_empty(&target) => {
+                Err(AdmitError::QueueFull { target, limit }) if empty.contains(&target) => {
                     return Err(never_fits(line, &target, &limit));
                 }
                 Err(AdmitError::QueueFull { .. } | AdmitError::Saturated) => {
@@ -97,8 +104,9 @@ impl Session {
         })
     }
 
-    fn is_empty(&self, name: &TargetName) -> bool {
-        self.watch.outhaul.targets().iter().any(|target| target.name == *name && target.waiting == 0)
+    fn empty_queues(&self) -> Vec<TargetName> {
+        let targets = self.watch.outhaul.targets().into_iter();
+        targets.filter(|target| target.waiting == 0).map(|target| target.name).collect()
     }
 
     fn tell_of_stall(&mut self, since: Instant) {
@@ -109,6 +117,17 @@ impl Session {
             self.watch.console.say(format_args!("waiting for room: {what}"));
         }
     }
+}
+
+/// How many events make one batch of the log at most. A batch is written whole or not at all, so no event of a pid is
+/// refused while a later one is taken.
+fn fitting(events: &VecDeque<(u64, Event)>) -> usize {
+    let mut bytes = 0;
+    let fits = |(_, event): &&(u64, Event)| {
+        bytes += event.size() + EVENT_OVERHEAD_BYTES;
+        bytes <= BATCH_BYTES_MAX
+    };
+    events.iter().take_while(fits).count().max(1)
 }
 
 fn incoming(events: &VecDeque<(u64, Event)>, count: usize) -> Vec<Incoming> {
