@@ -146,11 +146,16 @@ fn from_header_value(value: &[u8]) -> Option<String> {
         }
         plain => plain.into(),
     };
-    let mut out = Vec::with_capacity(unquoted.len());
+    percent_decode(&unquoted)
+}
+
+/// Decodes `%XX`; None if an escape is broken or the result is not UTF-8.
+pub fn percent_decode(text: &[u8]) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
     let mut at = 0;
-    while let Some(&byte) = unquoted.get(at) {
+    while let Some(&byte) = text.get(at) {
         if byte == b'%' {
-            let digit = |i: usize| char::from(*unquoted.get(at + i)?).to_digit(16);
+            let digit = |i: usize| char::from(*text.get(at + i)?).to_digit(16);
             out.push((digit(1)? * 16 + digit(2)?) as u8);
             at += 3;
         } else {

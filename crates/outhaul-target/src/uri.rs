@@ -244,18 +244,5 @@ fn scheme_of(text: &str) -> Result<String, ConfigError> {
 
 /// Decodes `%XX`; None if an escape is broken or the result is not UTF-8.
 pub fn percent_decode(text: &str) -> Option<String> {
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        if byte == b'%' {
-            let digit = |i: usize| char::from(*bytes.get(at + i)?).to_digit(16);
-            out.push((digit(1)? * 16 + digit(2)?) as u8);
-            at += 3;
-        } else {
-            out.push(byte);
-            at += 1;
-        }
-    }
-    String::from_utf8(out).ok()
+    outhaul_event::percent_decode(text.as_bytes())
 }
