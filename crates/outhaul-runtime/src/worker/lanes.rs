@@ -1,7 +1,8 @@
 //! The window of a worker: one FIFO lane per pid, and which of them can send.
 //!
 //! A lane's first entry is loaded; behind one that waits, the others are only sequences (eight bytes each) and are
-//! read again when their turn comes. So ten thousand events of a stuck pid leave the window to the others.
+//! read again when their turn comes. When very many lanes wait, their first entries are unloaded as well. So neither
+//! ten thousand events of a stuck pid nor ten thousand stuck pids take the window from the others.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,6 +16,9 @@ use crate::policy::Tried;
 
 /// Loaded entries of one lane: a pid with a long backlog leaves the window to the others.
 pub(crate) const LANE_LOADED_MAX: usize = 256;
+
+/// Lanes that wait with their first entry loaded.
+const WAITING_LOADED_MAX: usize = 1024;
 
 /// What an entry queues behind: its pid, or nothing at all.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,6 +67,17 @@ struct Lane {
     loaded: VecDeque<u64>,
     skipped: VecDeque<u64>,
     state: State,
+    /// What is known of the first skipped entry, which was loaded before.
+    unloaded: Option<Box<Known>>,
+}
+
+/// What is not read again with an entry.
+#[derive(Debug)]
+struct Known {
+    tried: Tried,
+    sent: u32,
+    first_attempt: Option<SystemTime>,
+    last_attempt: Option<SystemTime>,
 }
 
 #[derive(Debug, Default)]
@@ -112,6 +127,7 @@ impl Lanes {
             loaded: VecDeque::new(),
             skipped: VecDeque::new(),
             state: State::Busy,
+            unloaded: None,
         });
         let first = lane.loaded.is_empty() && lane.skipped.is_empty();
         let waits = !lane.skipped.is_empty() || matches!(lane.state, State::Waiting(_) | State::Closed);
@@ -169,7 +185,12 @@ impl Lanes {
         lane.loaded.push_back(sequence);
         self.skipped -= 1;
         let start = lane.state == State::Fetch;
+        let known = lane.unloaded.take();
         self.load(key.clone(), entry, event, tried);
+        if let (Some(known), Some(entry)) = (known, self.entries.get_mut(&sequence)) {
+            (entry.tried, entry.sent) = (known.tried, known.sent);
+            (entry.first_attempt, entry.last_attempt) = (known.first_attempt, known.last_attempt);
+        }
         if start {
             self.fetch.remove(&sequence);
             self.rest(&key);
@@ -182,6 +203,7 @@ impl Lanes {
         let Some(key) = self.fetch.remove(&sequence) else { return };
         if let Some(lane) = self.lanes.get_mut(&key) {
             lane.skipped.pop_front();
+            lane.unloaded = None;
             self.skipped -= 1;
             self.rest(&key);
         }
@@ -279,14 +301,14 @@ impl Lanes {
         let Some(&first) = lane.loaded.front() else { return self.rest(key) };
         lane.state = State::Waiting(until);
         self.waiting.insert((until, first), key.clone());
-        self.unload(key);
+        self.unload(key, usize::from(self.waiting.len() <= WAITING_LOADED_MAX));
     }
 
     /// A busy lane sends nothing more.
     pub(crate) fn close(&mut self, key: &LaneKey) {
         let Some(lane) = self.lanes.get_mut(key) else { return };
         lane.state = State::Closed;
-        self.unload(key);
+        self.unload(key, 0);
     }
 
     /// A lane that nothing was taken from sends nothing more.
@@ -305,15 +327,27 @@ impl Lanes {
         self.lanes.get(key).is_some_and(|lane| lane.state == State::Closed)
     }
 
-    fn unload(&mut self, key: &LaneKey) {
+    /// Forgets all but the first entries of a lane that is not busy, but for their places.
+    fn unload(&mut self, key: &LaneKey, keep: usize) {
+        // An entry without a pid is found by its sequence alone, so it stays.
+        let keep = if matches!(key, LaneKey::Pid(_)) { keep } else { 1 };
         let Some(lane) = self.lanes.get_mut(key) else { return };
-        while lane.loaded.len() > 1 {
+        while lane.loaded.len() > keep {
             let Some(last) = lane.loaded.pop_back() else { return };
             lane.skipped.push_front(last);
             self.skipped += 1;
             if let Some(entry) = self.entries.remove(&last) {
                 self.bytes -= entry.place.bytes() as usize;
+                lane.unloaded = Some(Box::new(Known {
+                    tried: entry.tried,
+                    sent: entry.sent,
+                    first_attempt: entry.first_attempt,
+                    last_attempt: entry.last_attempt,
+                }));
             }
+        }
+        if keep > 0 {
+            lane.unloaded = None;
         }
     }
 

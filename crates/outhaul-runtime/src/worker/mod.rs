@@ -142,8 +142,9 @@ impl Worker {
             if let Some(deadline) = stopped {
                 return self.drain(deadline).await;
             }
-            self.read(now).await?;
+            // A lane that wakes may have to be read again, so this comes first.
             self.lanes.wake(now);
+            self.read(now).await?;
             self.evict(now);
             self.send(now);
             self.show_state();

@@ -65,6 +65,31 @@ async fn a_stuck_pid_does_not_delay_another() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn more_stuck_pids_than_the_window_holds_do_not_delay_another() {
+    let target = Scripted::new(|attempt| match attempt.event.pid() {
+        Some("good") => Ok(()),
+        _ => Err(ErrorKind::ServerFault.into()),
+    });
+    let patient = TargetOptions {
+        backoff: Duration::from_secs(50),
+        backoff_max: Duration::from_secs(500),
+        ..options()
+    };
+    let runtime = start(&target, patient).await;
+    for number in 0..12_000 {
+        // Something good now and then, or a receiver that fails everything would be throttled.
+        let pid = if number % 8 == 0 { "good".to_owned() } else { format!("stuck-{number}") };
+        runtime.send(event(number, Some(&pid))).await.unwrap();
+        runtime.send(event(number + 20_000, Some(&pid))).await.unwrap();
+    }
+    pass(Duration::from_secs(20)).await;
+    assert_eq!(target.delivered().len(), 3000);
+    target.answer(|_| Ok(()));
+    settled(&runtime).await;
+    assert_eq!(only(&runtime).delivered, 24_000);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pid_with_a_long_backlog_leaves_room_for_others() {
     let target = Scripted::good().latency(Duration::from_millis(10));
     let runtime = start(&target, options()).await;
