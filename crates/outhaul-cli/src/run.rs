@@ -36,6 +36,9 @@ use token::Token;
 /// Events that may wait to be written: a few of the largest requests.
 const OPS_MAX: NonZeroUsize = NonZeroUsize::new(4 * body::EVENTS_MAX).expect("it is not zero");
 
+/// How long attempts in flight may take when the relay cannot listen after all.
+const DRAIN_UNBOUND: Duration = Duration::from_secs(5);
+
 pub(crate) async fn run(args: &RunArgs, console: &Console) -> Exit {
     match Box::pin(relay(args, console)).await {
         Ok(exit) => exit,
@@ -67,7 +70,8 @@ async fn relay(args: &RunArgs, console: &Console) -> Result<Exit, CliError> {
     let listener = match bind(&args.listen, &addresses).await {
         Ok(listener) => listener,
         Err(error) => {
-            outhaul.shutdown(Duration::ZERO).await?;
+            // Deliveries of what was left have begun.
+            outhaul.shutdown(DRAIN_UNBOUND.min(outhaul.longest_deadline())).await?;
             return Err(error);
         }
     };
@@ -103,8 +107,10 @@ impl Relay {
             tokio::select! {
                 () = self.signals.stop() => break,
                 Some(()) = self.hangup.recv() => {
-                    self.outhaul.reopen().await;
-                    self.console.say("reloaded: files were opened anew");
+                    tokio::select! {
+                        () = self.outhaul.reopen() => self.console.say("reloaded: files were opened anew"),
+                        () = self.signals.stop() => break,
+                    }
                 }
             }
         }

@@ -192,6 +192,12 @@ impl Session {
                     });
                 return Ok(self.watch.console.fail(&error));
             }
+            End::Io(error) => {
+                let error = CliError::new(Exit::Failed, "standard input cannot be read to its end")
+                    .because(error.to_string())
+                    .help("the lines before that are safe and are delivered");
+                return Ok(self.watch.console.fail(&error));
+            }
             End::Differs { lines, short } => {
                 let why = match short {
                     true => format!("it ends before line {lines}, up to which it was read before"),
@@ -203,9 +209,6 @@ impl Session {
                 )
                 .because(why)
                 .help("nothing of it was admitted; to read it from its first line, add `--from-start`")
-            }
-            End::Io(error) => {
-                CliError::new(Exit::Failed, "standard input cannot be read").because(error.to_string())
             }
             End::Unwanted => CliError::new(Exit::Failed, "the input is not read any more"),
         };

@@ -16,6 +16,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 const CONNECTIONS_MAX: usize = 1_024;
 /// How long the head of a request may take, and a connection may be idle.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long it may be: an event with the most headers, percent-encoded, and what a proxy adds.
+const HEAD_BYTES_MAX: usize = 128 * 1024;
 /// The pause after an error of `accept`, such as no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -79,6 +81,7 @@ async fn serve_one(stream: TcpStream, router: Router, mut stop: Stop, place: Own
     let mut http = http1::Builder::new();
     // A client that has said all it has to say still gets its answer.
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME_MAX).half_close(true);
+    http.max_buf_size(HEAD_BYTES_MAX);
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {

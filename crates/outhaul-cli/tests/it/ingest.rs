@@ -88,6 +88,14 @@ fn binary_mode_is_any_type_with_attributes_as_headers() {
     let long = "x".repeat(2000);
     let headers = [&base[..], &[("ce-subject", long.as_str())]].concat();
     send(&headers, b"").problem(413, "too_large");
+    // The most and longest headers that an event may have arrive.
+    let long = "%20".repeat(240);
+    let many: Vec<_> = (0..64).map(|n| (format!("ce-x{n}"), long.as_str())).collect();
+    let many: Vec<_> = base.iter().copied().chain(many.iter().map(|(n, v)| (n.as_str(), *v))).collect();
+    assert_eq!(send(&many, b"").status, 202);
+    let mut more = many.clone();
+    more.push(("ce-y", "1"));
+    send(&more, b"").problem(413, "too_large");
     relay.stop().ended_with(0);
 }
 

@@ -171,6 +171,17 @@ fn an_event_that_fits_no_queue_is_named() {
 }
 
 #[test]
+fn an_input_that_cannot_be_read_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = crate::support::program();
+    let input = std::fs::File::open(dir.path()).unwrap();
+    command.args(["pipe", "--to", "file:x", "--data", "data"]).current_dir(dir.path()).stdin(input);
+    let ended = crate::support::Running::start(&mut command).end();
+    ended.ended_with(1).has("standard input cannot be read");
+    assert_eq!(ended.summary(), Summary::default());
+}
+
+#[test]
 fn an_empty_input_is_done_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let ended = pipe(dir.path(), &["--to", "file:x"], "");

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::receiver::{Act, Receiver};
-use crate::support::{Relay, Running, event, pipe, program, read_reply, until, values};
+use crate::support::{Relay, Running, event, ids, pipe, program, read_reply, request, until, values};
 
 #[test]
 fn targets_are_shown_in_one_consistent_picture() {
@@ -125,6 +125,40 @@ fn a_request_that_comes_while_it_stops_is_refused_and_one_that_was_admitted_is_a
     reply.problem(503, "stopping");
     assert!(reply.header("retry-after").is_some());
     relay.running.end().ended_with(0).has("1 entry stays");
+}
+
+#[test]
+fn a_stop_under_load_loses_nothing_that_was_answered_and_repeats_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let relay = Relay::start(dir.path(), &["--to", "file:out"]);
+    let address = relay.address;
+    let clients: Vec<_> = (0..4)
+        .map(|client| {
+            std::thread::spawn(move || {
+                let mut answered = Vec::new();
+                for n in 0.. {
+                    let id = format!("{client}-{n}");
+                    let body = event(&id, &client.to_string());
+                    let headers = [("content-type", "application/json")];
+                    match request(address, "POST", "/events", &headers, body.as_bytes()) {
+                        Ok(reply) if reply.status == 202 => answered.push(id),
+                        _ => break,
+                    }
+                }
+                answered
+            })
+        })
+        .collect();
+    until("some deliveries", || (values(&dir.path().join("out")).len() >= 50).then_some(()));
+    relay.stop().ended_with(0);
+    let answered: Vec<String> = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
+    pipe(dir.path(), &["--to", "file:out", "--data", "data"], "").ended_with(0);
+    let out = values(&dir.path().join("out"));
+    let mut got = ids(&out);
+    got.sort_unstable();
+    assert!(got.windows(2).all(|pair| pair[0] != pair[1]), "a clean stop repeats nothing");
+    let lost: Vec<_> = answered.iter().filter(|id| got.binary_search(&id.as_str()).is_err()).collect();
+    assert!(lost.is_empty(), "{lost:?}");
 }
 
 #[test]

@@ -90,6 +90,9 @@ fn a_run_that_is_killed_at_any_moment_loses_and_doubles_no_line() {
     let args = ["--to", "hook=file:out", "--repoint", "hook", "--data", "data"];
     pipe(dir.path(), &args, input.as_str()).ended_with(0);
     let mut all = delivered(dir.path());
+    for pid in 0..5 {
+        assert!(all.iter().filter(|n| **n % 5 == pid).is_sorted(), "the order of {pid} is that of the input");
+    }
     all.sort_unstable();
     assert_eq!(all, (1..=20_000).collect::<Vec<_>>());
 }
