@@ -50,14 +50,16 @@ pub(crate) fn configure(mut builder: OuthaulBuilder, to: &[To], args: &TargetArg
 
 /// Says why the targets were not opened. A URI that came from a file is named by its file.
 pub(crate) fn explain(error: OpenError, to: &[To]) -> CliError {
-    let OpenError::Unnamed { kind, lines } = error else { return error.into() };
-    let lines = to.iter().filter(|target| target.name.is_none()).fold(lines + "\n", |lines, target| {
-        let uri = TargetUri::parse(&target.uri).map(|uri| uri.redacted()).unwrap_or_default();
-        lines.replace(&format!("={uri}\n"), &format!("={}\n", target.shown))
-    });
+    let OpenError::Unnamed { kind, uris } = error else { return error.into() };
+    let line = |(number, uri): (usize, &String)| {
+        let same = |target: &&To| TargetUri::parse(&target.uri).is_ok_and(|parsed| parsed.redacted() == *uri);
+        let shown = to.iter().filter(|target| target.name.is_none()).find(same).map(|target| &target.shown);
+        format!("  --to {kind}-{}={}", number + 1, shown.unwrap_or(uri))
+    };
+    let lines = uris.iter().enumerate().map(line).collect::<Vec<_>>().join("\n");
     CliError::new(Exit::Wrong, format!("several targets of the kind {kind} have no name of their own"))
         .because("a queue belongs to the name of its target")
-        .help(format!("write:\n{}", lines.trim_end()))
+        .help(format!("write:\n{lines}"))
 }
 
 /// The `--to` arguments of a command that is to be copied.

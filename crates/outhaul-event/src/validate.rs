@@ -121,9 +121,6 @@ pub enum Violation {
     /// Not base64.
     #[error("is not standard base64")]
     NotBase64,
-    /// A body that was announced as JSON and is not.
-    #[error("is not valid JSON")]
-    NotJson,
 }
 
 /// A string of CloudEvents: not empty, bounded, no control characters, no non-characters.

@@ -1,10 +1,13 @@
 //! Keeps credentials out of texts.
 
+use crate::options::OPTION_KEYS;
+
 /// Blanks out what may be a credential in every URL of a text: user information and the values of its query.
 ///
 /// ```
 /// # use outhaul_target::redact;
 /// assert_eq!(redact("at https://u:pw@h/p?key=1&x"), "at https://***@h/p?key=***&x");
+/// assert_eq!(redact("file:x?outhaul.timeout=0s"), "file:x?outhaul.timeout=0s");
 /// ```
 pub fn redact(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -74,6 +77,12 @@ fn redact_query(query: &str, out: &mut String) {
             continue;
         };
         out.push_str(name);
+        if name.strip_prefix("outhaul.").is_some_and(|key| OPTION_KEYS.contains(&key)) {
+            // None of these is a secret, and an error about one is of no use without it.
+            out.push('=');
+            out.push_str(value);
+            continue;
+        }
         out.push_str("=***");
         // What closes a quotation around the URL stays readable.
         let end = value.trim_end_matches(|c: char| c.is_whitespace() || ")\"'`,;".contains(c)).len();

@@ -113,14 +113,19 @@ impl OuthaulBuilder {
                     repoint: false,
                 },
             };
-            spec.repoint = self.repoint.iter().any(|name| *name == *spec.name.as_str());
+            spec.repoint = self.repoint.iter().any(|name| name == spec.name.as_str());
             specs.push(spec);
         }
         if let Some((kind, uris)) = unnamed.iter().find(|(_, uris)| uris.len() > 1) {
-            return Err(OpenError::unnamed(kind, uris));
+            return Err(OpenError::Unnamed { kind: kind.to_string(), uris: uris.clone() });
         }
         if specs.is_empty() {
             return Err(OpenError::NoTarget);
+        }
+        if let Some(name) =
+            self.repoint.iter().find(|name| specs.iter().all(|spec| spec.name.as_str() != **name))
+        {
+            return Err(OpenError::UnknownRepoint(name.clone()));
         }
         Ok(specs)
     }

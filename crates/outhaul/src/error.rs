@@ -1,7 +1,7 @@
 //! Why Outhaul does not open.
 
 use outhaul_runtime::StartError;
-use outhaul_runtime::event::{InvalidTargetName, TargetName};
+use outhaul_runtime::event::InvalidTargetName;
 use outhaul_runtime::target::ConfigError;
 
 /// Why nothing was opened. Nothing was changed.
@@ -16,14 +16,18 @@ pub enum OpenError {
     Name(#[from] InvalidTargetName),
     /// Several targets of one kind were given without names.
     #[error(
-        "two targets of the kind {kind} have no name of their own, and a queue belongs to a name; write\n{lines}"
+        "{} targets of the kind {kind} have no name of their own, and a queue belongs to a name; write\n{}",
+        .uris.len(), lines(.kind, .uris)
     )]
     Unnamed {
         /// The kind.
         kind: String,
-        /// What to write instead, a line each.
-        lines: String,
+        /// Their URIs, without credentials, in the order given.
+        uris: Vec<String>,
     },
+    /// A re-point was allowed for a target that was not given.
+    #[error("a re-point is allowed for {0:?}, but no target of that name was given")]
+    UnknownRepoint(String),
     /// No target was given.
     #[error("no target was given; events need somewhere to go, for example `file:delivered.ndjson`")]
     NoTarget,
@@ -37,10 +41,9 @@ impl OpenError {
     pub fn is_usage(&self) -> bool {
         !matches!(self, Self::Start(StartError::Store(_)))
     }
+}
 
-    pub(crate) fn unnamed(kind: &TargetName, uris: &[String]) -> Self {
-        let line = |(number, uri): (usize, &String)| format!("  --to {kind}-{}={uri}", number + 1);
-        let lines: Vec<String> = uris.iter().enumerate().map(line).collect();
-        Self::Unnamed { kind: kind.to_string(), lines: lines.join("\n") }
-    }
+fn lines(kind: &str, uris: &[String]) -> String {
+    let line = |(number, uri): (usize, &String)| format!("  --to {kind}-{}={uri}", number + 1);
+    uris.iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
 }

@@ -155,7 +155,12 @@ impl Journal {
             tracing::info!(bytes = report.torn_bytes, dir = %dir.display(), "an unfinished write was cut off");
         }
         for damage in &report.damage {
-            tracing::error!(?damage, dir = %dir.display(), "the journal is damaged");
+            let file = dir.join(&damage.file);
+            let copy =
+                damage.quarantined.as_deref().map(|path| path.display().to_string()).unwrap_or_default();
+            let (file, offset, bytes, reason) =
+                (file.display(), damage.offset, damage.length, &damage.reason);
+            tracing::error!(%file, offset, bytes, reason, copy, "the journal is damaged");
         }
         let space = fs.space(dir).map_err(StoreError::io("look at the file system of", dir))?;
         let inner = Inner { segments, input, ..Inner::default() };

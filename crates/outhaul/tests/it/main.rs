@@ -73,6 +73,8 @@ async fn what_is_set_up_wrong_is_said_before_anything_is_touched() {
         assert!(error.to_string().contains(part), "{error}");
         assert!(error.is_usage());
     }
+    let error = Outhaul::builder(&data).named("a", &a()).repoint("b").open().await.unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("\"b\""), "{error}");
     assert!(open(&data, &[("", a())]).await.is_ok());
 }
 
