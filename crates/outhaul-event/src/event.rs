@@ -102,6 +102,13 @@ impl Event {
         self.content_type.as_deref()
     }
 
+    /// The content type as it goes beside the body, in protocols that carry the two apart: the JSON that is implied
+    /// where `datacontenttype` is missing is made explicit. None without a type and without a body.
+    pub fn effective_content_type(&self) -> Option<&str> {
+        let implied = (!self.body.is_empty()).then_some("application/json");
+        self.content_type.as_deref().or(implied)
+    }
+
     /// `dataschema`.
     pub fn schema(&self) -> Option<&str> {
         self.schema.as_deref()
@@ -130,6 +137,17 @@ impl Event {
             return id;
         }
         DedupId::derive(&self.source, &self.id)
+    }
+
+    /// Sets the key within which order holds, and checks it.
+    ///
+    /// # Errors
+    /// The key is empty, too long, or holds characters that no attribute may have.
+    pub fn with_pid(mut self, pid: impl Into<String>, limits: &Limits) -> Result<Self, InvalidEvent> {
+        let pid = pid.into();
+        validate::string("partitionkey", &pid, limits.pid_bytes_max)?;
+        self.pid = Some(pid);
+        Ok(self)
     }
 
     /// About what the event takes in memory and on disk, in bytes: what limits count.

@@ -26,7 +26,8 @@ pub enum HeaderError {
 }
 
 impl Event {
-    /// The headers of binary mode: `ce-…` names with encoded values, then `content-type` if there is one.
+    /// The headers of binary mode: `ce-…` names with encoded values, then `content-type`, which
+    /// is explicit wherever there is a body.
     pub fn to_headers(&self) -> Vec<(Cow<'static, str>, String)> {
         let mut headers: Vec<(Cow<'static, str>, String)> = vec![
             ("ce-specversion".into(), "1.0".to_owned()),
@@ -48,8 +49,8 @@ impl Event {
         for (name, value) in &self.headers {
             headers.push((format!("ce-{name}").into(), to_header_value(&value.to_string())));
         }
-        if let Some(content_type) = &self.content_type {
-            headers.push(("content-type".into(), content_type.clone()));
+        if let Some(content_type) = self.effective_content_type() {
+            headers.push(("content-type".into(), content_type.to_owned()));
         }
         headers
     }

@@ -5,7 +5,7 @@ use base64::alphabet::STANDARD as ALPHABET;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD as BASE64};
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use outhaul_target::{Attempt, DeliveryError, ErrorKind, Format, encode};
 use sha2::{Digest, Sha256};
 
@@ -35,10 +35,15 @@ pub(crate) fn parts(
         event.body().clone()
     } else {
         let message = encode::message(event, format)?;
-        let content_type = message.content_type.as_deref().unwrap_or("application/json");
-        headers.insert(CONTENT_TYPE, HeaderValue::try_from(content_type).map_err(unfit)?);
+        if let Some(content_type) = message.content_type.as_deref() {
+            headers.insert(CONTENT_TYPE, HeaderValue::try_from(content_type).map_err(unfit)?);
+        }
         message.body
     };
+    if body.is_empty() {
+        // The client says nothing about a body that is none, and some receivers answer 411 then (RFC 9110, 8.6).
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
     let id = HeaderValue::try_from(attempt.dedup_id.to_string()).map_err(unfit)?;
     headers.insert(HeaderName::from_static("webhook-id"), id);
     headers.insert(HeaderName::from_static("webhook-timestamp"), timestamp.into());

@@ -12,7 +12,7 @@ use crate::options::Format;
 /// A body, and what its content type is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// The media type; None if the producer gave none.
+    /// The media type; None if there is no body and the producer gave none.
     pub content_type: Option<Cow<'a, str>>,
     /// The bytes.
     pub body: Bytes,
@@ -32,9 +32,9 @@ pub fn message(event: &Event, format: Format) -> Result<Message<'_>, DeliveryErr
     })
 }
 
-/// The data alone, and the producer's content type: format `body`, and the body of CloudEvents in binary mode.
+/// The data alone, and its content type (the producer's, or the JSON that is implied): format `body`, and the body of CloudEvents in binary mode.
 pub fn data(event: &Event) -> Message<'_> {
-    Message { content_type: event.content_type().map(Cow::Borrowed), body: event.body().clone() }
+    Message { content_type: event.effective_content_type().map(Cow::Borrowed), body: event.body().clone() }
 }
 
 /// Appends an event as one line, without a line feed at its end and without one in it.
@@ -164,5 +164,12 @@ mod tests {
         assert_eq!(of(Format::CloudEvents).as_deref(), Some("application/cloudevents+json"));
         assert_eq!(of(Format::Body).as_deref(), Some("text/plain"));
         assert_eq!(message(&event, Format::Body).unwrap().body, "hello");
+        let implied = |data: &str| {
+            let text = format!(r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t"{data}}}"#);
+            let event = Event::from_json(text.as_bytes(), &outhaul_event::Limits::default()).unwrap();
+            message(&event, Format::Body).unwrap().content_type.map(Cow::into_owned)
+        };
+        assert_eq!(implied(r#","data":7"#).as_deref(), Some("application/json"));
+        assert_eq!(implied(""), None);
     }
 }

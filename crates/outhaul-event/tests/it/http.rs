@@ -27,6 +27,20 @@ proptest! {
 }
 
 #[test]
+fn a_body_has_a_content_type_even_if_it_is_only_implied() {
+    let content_type = |rest: &str| {
+        let text = format!(r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t"{rest}}}"#);
+        let headers = Event::from_json(text.as_bytes(), &Limits::default()).unwrap().to_headers();
+        headers.into_iter().find(|(name, _)| name == "content-type").map(|(_, value)| value)
+    };
+    assert_eq!(content_type(r#","data":{"a":1}"#).as_deref(), Some("application/json"));
+    assert_eq!(content_type(r#","data_base64":"AA==""#).as_deref(), Some("application/json"));
+    assert_eq!(content_type(r#","data":"x","datacontenttype":"text/plain""#).as_deref(), Some("text/plain"));
+    assert_eq!(content_type(r#","datacontenttype":"text/plain""#).as_deref(), Some("text/plain"));
+    assert_eq!(content_type(""), None);
+}
+
+#[test]
 fn headers_become_attributes() {
     let mut headers = REQUIRED.to_vec();
     headers.extend([

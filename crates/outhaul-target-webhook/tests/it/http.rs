@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use outhaul_target::outhaul_event::{Event, Limits};
+use outhaul_target::testkit::attempt;
 use outhaul_target::{ErrorKind, Target, TargetUri, Verdict};
 use outhaul_target_webhook::Webhook;
 
@@ -25,6 +27,28 @@ async fn a_request_has_the_url_as_it_is_written_and_the_webhook_headers() {
     assert_eq!(&request.body[..], br#"{"a": 1}"#);
     assert!(!request.headers.contains_key("authorization"));
     assert!(!request.headers.contains_key("webhook-signature"));
+}
+
+#[tokio::test]
+async fn a_request_without_data_has_a_length_and_one_with_data_has_a_type() {
+    let receiver = Receiver::start();
+    for options in ["", "outhaul.format=body", "outhaul.mode=structured"] {
+        let webhook = receiver.webhook(&format!("/?{options}"));
+        for (data, length, content_type) in
+            [("", "0", None), (r#","data":{"a":1}"#, "7", Some("application/json"))]
+        {
+            let text = format!(r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t"{data}}}"#);
+            let event = Event::from_json(text.as_bytes(), &Limits::default()).unwrap();
+            webhook.deliver(&[attempt(event)]).await.remove(0).unwrap();
+            let request = receiver.requests().pop().unwrap();
+            assert!(!request.headers.contains_key("transfer-encoding"));
+            if options != "outhaul.mode=structured" {
+                assert_eq!(request.headers["content-length"], length, "{options} {data}");
+                let found = request.headers.get("content-type").map(|value| value.to_str().unwrap());
+                assert_eq!(found, content_type, "{options} {data}");
+            }
+        }
+    }
 }
 
 #[tokio::test]
