@@ -92,6 +92,16 @@ pub enum AdmitError {
         /// The limit that was reached.
         limit: String,
     },
+    /// What was to be admitted together is more than the queue of a target ever holds.
+    #[error(
+        "it is more than the queue of target {target} ever holds ({limit}); send less at a time, or raise the limit"
+    )]
+    TooLarge {
+        /// The target.
+        target: TargetName,
+        /// The limit that it passes.
+        limit: String,
+    },
     /// The disk is full. Free some space.
     #[error("the disk that holds {} is full; free some space", .0.display())]
     DiskFull(PathBuf),
@@ -114,6 +124,7 @@ impl AdmitError {
         match self {
             Self::Saturated => "saturated",
             Self::QueueFull { .. } => "queue_full",
+            Self::TooLarge { .. } => "too_large",
             Self::DiskFull(_) => "disk_full",
             Self::Unknown(_) => "unknown_outcome",
             Self::Store(_) => "store_failed",
@@ -125,7 +136,7 @@ impl AdmitError {
     pub fn retry_after(&self) -> Duration {
         match self {
             Self::Saturated | Self::Unknown(_) => Duration::from_secs(1),
-            Self::QueueFull { .. } | Self::Stopping => Duration::from_secs(5),
+            Self::QueueFull { .. } | Self::TooLarge { .. } | Self::Stopping => Duration::from_secs(5),
             Self::DiskFull(_) | Self::Store(_) => Duration::from_secs(30),
         }
     }
@@ -135,6 +146,7 @@ impl From<AppendError> for AdmitError {
     fn from(error: AppendError) -> Self {
         match error {
             AppendError::QueueFull { target, limit } => Self::QueueFull { target, limit },
+            AppendError::TooLarge { target, limit } => Self::TooLarge { target, limit },
             AppendError::DiskFull(path) => Self::DiskFull(path),
             AppendError::Unknown(reason) => Self::Unknown(reason.to_string()),
             AppendError::Store(StoreError::Closed) => Self::Stopping,

@@ -4,8 +4,11 @@
 //!
 //! - `Hold` accuses the target. It is held: nothing is sent until the backoff has passed, then one trial, alone, of an
 //!   entry that is not accused. A delivery resumes it, at first one attempt at a time, then two, four, …
-//! - An entry that is accused again although others were delivered meanwhile is a *suspect*: the fault is its own. It
-//!   waits like after a `Retry`, is sent alone, and can hold nothing.
+//! - An entry that fails again although others were delivered since it failed last is a *suspect*: the fault is its
+//!   own. It waits like after a `Retry`, is sent alone, and can neither hold nor throttle.
+//! - Trials prefer entries that have never failed, the oldest and the youngest of them in turn, so that a few bad ones
+//!   cannot keep a target down. If only entries that had failed before brought the hold about, one that never failed
+//!   is tried as soon as it is there, once.
 //! - `Retry` accuses the entry: its lane waits, exponentially, with full jitter above a tenth of the step. Ten in a
 //!   row, of two or more pids, without a delivery between them, throttle the target: the same trials.
 //! - `Reject` accuses the event. Fifty in a row, of two or more pids, without a delivery, hold the target: a receiver
@@ -32,8 +35,8 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 pub(crate) struct Tried {
     /// Attempts that ended in `Retry` while the target was neither held nor throttled.
     pub(crate) attempts: u32,
-    /// Deliveries to the target when the entry was accused first.
-    accused_at: Option<u64>,
+    /// Deliveries to the target when the entry failed last.
+    failed_at: Option<u64>,
     pub(crate) suspect: bool,
     /// The one notice that it is exhausted was given.
     noticed: bool,
@@ -43,6 +46,11 @@ impl Tried {
     /// An entry that was tried in an earlier life of the process.
     pub(crate) fn again(attempts: u32) -> Self {
         Self { attempts, ..Self::default() }
+    }
+
+    /// Whether it never failed.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.attempts == 0 && self.failed_at.is_none()
     }
 }
 
@@ -83,6 +91,8 @@ pub(crate) struct Hold {
     pub(crate) reason: &'static str,
     pub(crate) until: Instant,
     step: u32,
+    /// An entry that had never failed before failed in this hold, or a pause was asked for.
+    fresh_failed: bool,
 }
 
 /// What may be sent now.
@@ -153,6 +163,17 @@ impl Policy {
         self.batch
     }
 
+    /// Every other trial takes the youngest: among many bad old entries the good ones are found soon.
+    pub(crate) fn trial_takes_youngest(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.step % 2 == 1)
+    }
+
+    /// Whether an entry that never failed may be tried before the backoff has passed.
+    pub(crate) fn allows_early_trial(&self) -> bool {
+        let early = |hold: &Hold| !hold.fresh_failed && matches!(hold.cause, Cause::Held | Cause::Throttled);
+        self.hold.as_ref().is_some_and(early)
+    }
+
     pub(crate) fn is_accused(&self, sequence: u64) -> bool {
         self.accused.contains(&sequence)
     }
@@ -196,10 +217,21 @@ impl Policy {
         trial: bool,
         error: &DeliveryError,
     ) -> Step {
-        let step = match error.verdict() {
-            Verdict::Hold => self.accuse(now, sequence, tried, trial, error),
-            Verdict::Retry => self.retry(now, (sequence, lane), tried, trial, error),
-            Verdict::Reject => return self.reject(now, lane, trial),
+        if error.verdict() == Verdict::Reject {
+            return self.reject(now, (sequence, lane), trial);
+        }
+        if error.kind() == ErrorKind::Skipped {
+            return Step::Again;
+        }
+        let fresh = tried.is_fresh();
+        let others = tried.failed_at.replace(self.deliveries).is_some_and(|at| self.deliveries > at);
+        tried.suspect = others;
+        let step = match (error.verdict(), others && !trial) {
+            (_, true) => self.wait(tried),
+            (Verdict::Hold, _) => self.accuse(now, sequence, fresh, trial, error),
+            (Verdict::Retry | Verdict::Reject, _) => {
+                self.retry(now, (sequence, lane), (tried, fresh), trial, error)
+            }
         };
         match step {
             Step::Wait(_) => self.exhausted(step, tried, age),
@@ -209,9 +241,11 @@ impl Policy {
 
     /// The worker could not put entries into the failed store.
     pub(crate) fn failed_store_refused(&mut self, now: Instant, reason: &'static str) {
-        match self.hold.is_some() {
-            true => self.trial_failed(now),
-            false => self.begin(now, Cause::FailedStore, reason, None),
+        match self.hold.as_ref().map(|hold| hold.cause) {
+            None => self.begin(now, Cause::FailedStore, reason, true, None),
+            Some(Cause::FailedStore) => self.trial_failed(now),
+            // It says nothing about the target, whose trials go on.
+            Some(Cause::Held | Cause::Throttled | Cause::Rejects) => {}
         }
     }
 
@@ -246,19 +280,16 @@ impl Policy {
         &mut self,
         now: Instant,
         sequence: u64,
-        tried: &mut Tried,
+        fresh: bool,
         trial: bool,
         error: &DeliveryError,
     ) -> Step {
-        if self.is_suspect(tried) {
-            return self.wait(tried);
-        }
         self.accused.insert(sequence);
-        tried.accused_at.get_or_insert(self.deliveries);
         if trial {
+            self.fresh_failed(fresh);
             self.trial_failed(now);
         } else if self.hold.is_none() {
-            self.begin(now, Cause::Held, error.kind().reason(), None);
+            self.begin(now, Cause::Held, error.kind().reason(), fresh, None);
         }
         Step::Again
     }
@@ -267,21 +298,15 @@ impl Policy {
         &mut self,
         now: Instant,
         (sequence, lane): (u64, &LaneKey),
-        tried: &mut Tried,
+        (tried, fresh): (&mut Tried, bool),
         trial: bool,
         error: &DeliveryError,
     ) -> Step {
-        if error.kind() == ErrorKind::Skipped {
-            return Step::Again;
-        }
-        if self.is_suspect(tried) {
-            return self.wait(tried);
-        }
         let pauses = matches!(error.kind(), ErrorKind::Throttled | ErrorKind::Overloaded);
         let pause = error.retry_after().filter(|_| pauses).map(|after| after.min(RETRY_AFTER_MAX));
         if trial {
             self.accused.insert(sequence);
-            tried.accused_at.get_or_insert(self.deliveries);
+            self.fresh_failed(fresh || pause.is_some());
             self.trial_failed(now);
             if let (Some(hold), Some(pause)) = (&mut self.hold, pause) {
                 hold.until = hold.until.max(now + pause);
@@ -291,47 +316,57 @@ impl Policy {
         if self.hold.is_some() {
             return Step::Again;
         }
-        if let Some(pause) = pause {
+        if pause.is_some() {
             self.accused.insert(sequence);
-            tried.accused_at.get_or_insert(self.deliveries);
-            self.begin(now, Cause::Throttled, "throttled", Some(pause));
+            self.begin(now, Cause::Throttled, "throttled", fresh, pause);
             return Step::Again;
         }
         remember(&mut self.retries, lane, THROTTLE_AFTER);
         if self.retries.len() == THROTTLE_AFTER && several(&self.retries) {
-            self.begin(now, Cause::Throttled, "throttled", None);
+            self.begin(now, Cause::Throttled, "throttled", fresh, None);
         }
         self.wait(tried)
     }
 
-    fn reject(&mut self, now: Instant, lane: &LaneKey, trial: bool) -> Step {
+    fn fresh_failed(&mut self, fresh: bool) {
+        if let Some(hold) = &mut self.hold {
+            hold.fresh_failed |= fresh;
+        }
+    }
+
+    fn reject(&mut self, now: Instant, (sequence, lane): (u64, &LaneKey), trial: bool) -> Step {
         if trial && let Some(hold) = &mut self.hold {
             if hold.cause == Cause::Rejects {
+                // The next trial is of another one: this one may be bad by itself.
+                self.accused.insert(sequence);
                 self.trial_failed(now);
                 return Step::Again;
             }
             // The receiver answers: the next entry is tried at once.
             hold.until = now;
-            return Step::Reject;
         }
         if let Some(max) = self.reject_hold {
             remember(&mut self.rejects, lane, max as usize);
-            if self.hold.is_none() && self.rejects.len() == max as usize && several(&self.rejects) {
-                self.begin(now, Cause::Rejects, "request_failed", None);
+            if (self.hold.is_none() || trial) && self.rejects.len() == max as usize && several(&self.rejects)
+            {
+                self.begin(now, Cause::Rejects, "request_failed", true, None);
             }
         }
         Step::Reject
     }
 
-    fn is_suspect(&self, tried: &mut Tried) -> bool {
-        tried.suspect |= tried.accused_at.is_some_and(|at| self.deliveries > at);
-        tried.suspect
-    }
-
-    fn begin(&mut self, now: Instant, cause: Cause, reason: &'static str, pause: Option<Duration>) {
+    fn begin(
+        &mut self,
+        now: Instant,
+        cause: Cause,
+        reason: &'static str,
+        fresh: bool,
+        pause: Option<Duration>,
+    ) {
         let wait = trial_wait(&self.options, 0, &mut self.random);
         let until = now + pause.map_or(wait, |pause| pause.max(wait));
-        self.hold = Some(Hold { cause, reason, until, step: 0 });
+        let fresh_failed = fresh || pause.is_some();
+        self.hold = Some(Hold { cause, reason, until, step: 0, fresh_failed });
         self.retries.clear();
         self.rejects.clear();
     }

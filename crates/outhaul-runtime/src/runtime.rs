@@ -315,7 +315,7 @@ impl Runtime {
             // Each of these was told to whoever sent the event.
             tracing::warn!(%report, "some events were not admitted");
         }
-        shared.stop.send_replace(Some(Instant::now() + drain));
+        shared.stop.send_replace(Some(far(Instant::now(), drain)));
         let mut workers = shared.workers.lock().await;
         while let Some(ended) = workers.join_next().await {
             match ended {
@@ -345,6 +345,11 @@ impl Runtime {
         let closed = shared.store.close().await;
         flushed.and(closed).map(|()| ShutdownReport { waiting })
     }
+}
+
+/// An instant that is as far away, or as far as a clock can tell.
+fn far(now: Instant, wait: Duration) -> Instant {
+    now.checked_add(wait).unwrap_or_else(|| now + Duration::from_secs(86_400 * 365 * 30))
 }
 
 fn settings(spec: &TargetSpec) -> QueueSettings {

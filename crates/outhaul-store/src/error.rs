@@ -109,6 +109,17 @@ pub enum AppendError {
         /// The limit that was reached.
         limit: String,
     },
+    /// What was to be admitted together is more than the queue of a target holds even when it is empty. Admit less
+    /// at a time, or change the limit.
+    #[error(
+        "it is more than the queue of target {target} ever holds ({limit}); send less at a time, or raise the limit"
+    )]
+    TooLarge {
+        /// The target.
+        target: TargetName,
+        /// The limit that it passes.
+        limit: String,
+    },
     /// An event names a queue that was not attached. A fault of the caller.
     #[error("there is no queue named {0}")]
     UnknownQueue(TargetName),

@@ -109,7 +109,13 @@ pub struct FailedStore {
 #[derive(Debug)]
 enum PlaceOnDisk {
     Memory,
-    Journal { fs: Arc<dyn FileSystem>, dir: PathBuf, quarantine: PathBuf, options: JournalOptions },
+    Journal {
+        fs: Arc<dyn FileSystem>,
+        dir: PathBuf,
+        quarantine: PathBuf,
+        options: JournalOptions,
+        lock: Arc<dyn crate::fs::Lock>,
+    },
 }
 
 struct Opened {
@@ -143,8 +149,9 @@ impl FailedStore {
         dir: PathBuf,
         quarantine: PathBuf,
         options: JournalOptions,
+        lock: Arc<dyn crate::fs::Lock>,
     ) -> Self {
-        Self::new(PlaceOnDisk::Journal { fs, dir, quarantine, options })
+        Self::new(PlaceOnDisk::Journal { fs, dir, quarantine, options, lock })
     }
 
     fn index(&self) -> MutexGuard<'_, BTreeMap<Uid, u64>> {
@@ -153,12 +160,12 @@ impl FailedStore {
 
     /// Opens what an earlier process left, if there is anything. Reads all of its records.
     pub(crate) async fn load(&self) -> Result<(), StoreError> {
-        if let PlaceOnDisk::Journal { fs, dir, .. } = &self.place
-            && fs.list(dir).is_ok()
-        {
-            self.open().await?;
+        let PlaceOnDisk::Journal { fs, dir, .. } = &self.place else { return Ok(()) };
+        match fs.list(dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(StoreError::io("list", dir)(error)),
+            Ok(_) => self.open().await.map(drop),
         }
-        Ok(())
     }
 
     async fn open(&self) -> Result<&Opened, StoreError> {
@@ -168,11 +175,14 @@ impl FailedStore {
     async fn open_now(&self) -> Result<Opened, StoreError> {
         let log: Arc<dyn Log> = match &self.place {
             PlaceOnDisk::Memory => Arc::new(MemoryLog::default()),
-            PlaceOnDisk::Journal { fs, dir, quarantine, options } => {
+            PlaceOnDisk::Journal { fs, dir, quarantine, options, lock } => {
+                let lock = Arc::clone(lock);
                 let (fs, dir, quarantine) = (Arc::clone(fs), dir.clone(), quarantine.clone());
                 let options = options.clone();
                 let open = move || Journal::open(fs, &dir, &quarantine, options);
-                Arc::new(tokio::task::spawn_blocking(open).await.unwrap_or(Err(StoreError::Closed))?)
+                let journal = tokio::task::spawn_blocking(open).await.unwrap_or(Err(StoreError::Closed))?;
+                journal.keep(lock);
+                Arc::new(journal)
             }
         };
         let lease = log.lease(Shards::All).await?;

@@ -29,7 +29,7 @@ const FORMAT_FILE: &str = "format";
 pub struct Store {
     log: Arc<dyn Log>,
     failed: Arc<FailedStore>,
-    _lock: Option<Box<dyn Lock>>,
+    _lock: Option<Arc<dyn Lock>>,
 }
 
 impl std::fmt::Debug for dyn Log {
@@ -62,7 +62,8 @@ impl Store {
         let disk = Arc::clone(&fs);
         let open = move || open_log(&disk, &own, opened);
         let (lock, log) = tokio::task::spawn_blocking(open).await.unwrap_or(Err(StoreError::Closed))?;
-        let failed = FailedStore::journal(fs, dir.join("failed"), dir.join("quarantine"), options);
+        let failed =
+            FailedStore::journal(fs, dir.join("failed"), dir.join("quarantine"), options, Arc::clone(&lock));
         failed.load().await?;
         let store = Self { log, failed: Arc::new(failed), _lock: Some(lock) };
         store.finish_moves().await?;
@@ -110,7 +111,7 @@ impl Store {
     }
 }
 
-type Locked = (Box<dyn Lock>, Arc<dyn Log>);
+type Locked = (Arc<dyn Lock>, Arc<dyn Log>);
 
 fn open_log(fs: &Arc<dyn FileSystem>, dir: &Path, options: JournalOptions) -> Result<Locked, StoreError> {
     if !options.read_only {
@@ -126,6 +127,8 @@ fn open_log(fs: &Arc<dyn FileSystem>, dir: &Path, options: JournalOptions) -> Re
         write_format(&**fs, dir)?;
     }
     let journal = Journal::open(Arc::clone(fs), &dir.join("log"), &dir.join("quarantine"), options)?;
+    let lock: Arc<dyn Lock> = lock.into();
+    journal.keep(Arc::clone(&lock));
     Ok((lock, Arc::new(journal)))
 }
 

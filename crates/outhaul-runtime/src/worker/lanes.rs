@@ -17,14 +17,21 @@ use crate::policy::Tried;
 /// Loaded entries of one lane: a pid with a long backlog leaves the window to the others.
 pub(crate) const LANE_LOADED_MAX: usize = 256;
 
-/// Lanes that wait with their first entry loaded.
-const WAITING_LOADED_MAX: usize = 1024;
+/// With more than this loaded, lanes that cannot send keep nothing loaded.
+const CROWDED_ENTRIES: usize = 2048;
+const CROWDED_BYTES: usize = 8 << 20;
 
 /// What an entry queues behind: its pid, or nothing at all.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum LaneKey {
     Pid(Arc<str>),
     Alone(u64),
+}
+
+impl LaneKey {
+    pub(crate) fn of(event: &Event, sequence: u64) -> Self {
+        event.pid().map_or(Self::Alone(sequence), |pid| Self::Pid(pid.into()))
+    }
 }
 
 /// A loaded entry.
@@ -38,6 +45,8 @@ pub(crate) struct Pending {
     pub(crate) tried: Tried,
     /// How often it was sent, whatever came of it.
     pub(crate) sent: u32,
+    /// In how large a batch it may travel: smaller after one that failed as a whole.
+    pub(crate) together: usize,
     pub(crate) first_attempt: Option<SystemTime>,
     pub(crate) last_attempt: Option<SystemTime>,
 }
@@ -76,6 +85,7 @@ struct Lane {
 struct Known {
     tried: Tried,
     sent: u32,
+    together: usize,
     first_attempt: Option<SystemTime>,
     last_attempt: Option<SystemTime>,
 }
@@ -122,7 +132,7 @@ impl Lanes {
         not_before: Option<Instant>,
     ) {
         let sequence = entry.place.uid.sequence;
-        let key = event.pid().map_or(LaneKey::Alone(sequence), |pid| LaneKey::Pid(pid.into()));
+        let key = LaneKey::of(&event, sequence);
         let lane = self.lanes.entry(key.clone()).or_insert_with(|| Lane {
             loaded: VecDeque::new(),
             skipped: VecDeque::new(),
@@ -158,6 +168,7 @@ impl Lanes {
             lane,
             tried,
             sent: 0,
+            together: usize::MAX,
             first_attempt: None,
             last_attempt: None,
         };
@@ -172,7 +183,7 @@ impl Lanes {
     /// Takes an entry that was read again; false if nobody wants it now.
     pub(crate) fn fetched(&mut self, entry: Entry, event: Arc<Event>, tried: Tried) -> bool {
         let sequence = entry.place.uid.sequence;
-        let Some(key) = event.pid().map(|pid| LaneKey::Pid(pid.into())) else { return false };
+        let key = LaneKey::of(&event, sequence);
         let Some(lane) = self.lanes.get_mut(&key) else { return false };
         let full = lane.loaded.len() >= LANE_LOADED_MAX;
         if full
@@ -188,7 +199,7 @@ impl Lanes {
         let known = lane.unloaded.take();
         self.load(key.clone(), entry, event, tried);
         if let (Some(known), Some(entry)) = (known, self.entries.get_mut(&sequence)) {
-            (entry.tried, entry.sent) = (known.tried, known.sent);
+            (entry.tried, entry.sent, entry.together) = (known.tried, known.sent, known.together);
             (entry.first_attempt, entry.last_attempt) = (known.first_attempt, known.last_attempt);
         }
         if start {
@@ -301,14 +312,14 @@ impl Lanes {
         let Some(&first) = lane.loaded.front() else { return self.rest(key) };
         lane.state = State::Waiting(until);
         self.waiting.insert((until, first), key.clone());
-        self.unload(key, usize::from(self.waiting.len() <= WAITING_LOADED_MAX));
+        self.unload(key, usize::from(!self.is_crowded()));
     }
 
     /// A busy lane sends nothing more.
     pub(crate) fn close(&mut self, key: &LaneKey) {
         let Some(lane) = self.lanes.get_mut(key) else { return };
         lane.state = State::Closed;
-        self.unload(key, 0);
+        self.unload(key, usize::from(!self.is_crowded()));
     }
 
     /// A lane that nothing was taken from sends nothing more.
@@ -327,10 +338,12 @@ impl Lanes {
         self.lanes.get(key).is_some_and(|lane| lane.state == State::Closed)
     }
 
+    fn is_crowded(&self) -> bool {
+        self.entries.len() > CROWDED_ENTRIES || self.bytes > CROWDED_BYTES
+    }
+
     /// Forgets all but the first entries of a lane that is not busy, but for their places.
     fn unload(&mut self, key: &LaneKey, keep: usize) {
-        // An entry without a pid is found by its sequence alone, so it stays.
-        let keep = if matches!(key, LaneKey::Pid(_)) { keep } else { 1 };
         let Some(lane) = self.lanes.get_mut(key) else { return };
         while lane.loaded.len() > keep {
             let Some(last) = lane.loaded.pop_back() else { return };
@@ -341,6 +354,7 @@ impl Lanes {
                 lane.unloaded = Some(Box::new(Known {
                     tried: entry.tried,
                     sent: entry.sent,
+                    together: entry.together,
                     first_attempt: entry.first_attempt,
                     last_attempt: entry.last_attempt,
                 }));
@@ -372,12 +386,20 @@ impl Lanes {
     }
 
     /// Loaded entries that are first in their lane and not taken, oldest first.
-    pub(crate) fn idle_fronts(&self) -> impl Iterator<Item = &Pending> {
+    pub(crate) fn idle_fronts(&self) -> impl DoubleEndedIterator<Item = &Pending> {
         self.entries.values().filter(|entry| {
             self.lanes.get(&entry.lane).is_some_and(|lane| {
                 lane.state != State::Busy && lane.loaded.front() == Some(&entry.sequence())
             })
         })
+    }
+
+    /// The oldest, or the youngest, loaded entry that is first in its lane, not taken, in a lane that is not closed,
+    /// and of use.
+    pub(crate) fn idle(&self, usable: impl Fn(&Pending) -> bool, youngest: bool) -> Option<u64> {
+        let mut fronts = self.idle_fronts().filter(|entry| !self.is_closed(&entry.lane) && usable(entry));
+        let found = if youngest { fronts.next_back() } else { fronts.next() };
+        found.map(Pending::sequence)
     }
 
     /// When the oldest loaded entry was admitted.

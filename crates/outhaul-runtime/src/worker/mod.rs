@@ -17,6 +17,7 @@ use outhaul_store::{
 };
 use outhaul_target::{
     Attempt, BatchOrder, Capabilities, DeliveryError, ErrorKind, OnReject, Target, TargetOptions, Verdict,
+    WhenFull,
 };
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
@@ -42,6 +43,8 @@ const READ_ENTRIES_MAX: usize = 1024;
 const READ_BYTES_MAX: usize = 4 << 20;
 /// After a read that failed.
 const READ_BACKOFF: Duration = Duration::from_secs(1);
+/// After a move that failed.
+const MOVE_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Everything that a worker is given.
 pub(crate) struct Setup {
@@ -63,9 +66,21 @@ pub(crate) struct Setup {
 
 /// What ends in a worker's set of tasks.
 enum Done {
-    Delivered { sequences: Vec<u64>, trial: bool, results: Vec<Result<(), DeliveryError>>, abandoned: bool },
-    Probed { trial: bool, result: Result<(), DeliveryError> },
-    Moved { moves: Vec<Move>, result: Result<(), AppendError> },
+    Delivered {
+        sequences: Vec<u64>,
+        trial: bool,
+        generation: u64,
+        results: Vec<Result<(), DeliveryError>>,
+        abandoned: bool,
+    },
+    Probed {
+        trial: bool,
+        result: Result<(), DeliveryError>,
+    },
+    Moved {
+        moves: Vec<Move>,
+        result: Result<(), AppendError>,
+    },
 }
 
 struct Worker {
@@ -81,8 +96,13 @@ struct Worker {
     /// Whether there may be more to read.
     more: bool,
     read_not_before: Option<Instant>,
+    /// The failed store refused: not again before.
+    moves_not_before: Option<Instant>,
     /// Attempts that run, a trial included.
     running: usize,
+    /// Of these, those that began before the target resumed: the ramp is about what is sent now.
+    stale: usize,
+    generation: u64,
     trial_running: bool,
     /// A probe was good while nothing waited: the next trial waits for an entry.
     probed: bool,
@@ -113,7 +133,10 @@ pub(crate) async fn run(setup: Setup) -> Result<(), StoreError> {
         cursor: 0,
         more: true,
         read_not_before: None,
+        moves_not_before: None,
         running: 0,
+        stale: 0,
+        generation: 0,
         trial_running: false,
         probed: false,
         settlements: Vec::new(),
@@ -169,15 +192,19 @@ impl Worker {
         self.show(State::Draining);
         loop {
             // What was given up is moved before the end, unless the failed store takes nothing.
-            if self.policy.hold().is_none_or(|hold| hold.cause != Cause::FailedStore) {
+            if self.moves_not_before.is_none() {
                 self.start_moves();
             }
             tokio::select! {
+                biased;
                 done = self.tasks.join_next() => match done {
                     Some(done) => self.done(done).await?,
                     None => break,
                 },
                 () = tokio::time::sleep_until(deadline) => {
+                    while let Some(done) = self.tasks.try_join_next() {
+                        self.done(done).await?;
+                    }
                     self.tasks.shutdown().await;
                     break;
                 }
@@ -217,9 +244,21 @@ impl Worker {
                 self.lanes.vanished(first);
             }
             for entry in batch.0 {
-                if let Ok(event) = entry.event.clone() {
-                    let (tried, _) = tried(&entry, now, self.setup.options.backoff_max);
-                    self.lanes.fetched(entry, event, tried);
+                match entry.event.clone() {
+                    Ok(event) => {
+                        let (tried, _) = tried(&entry, now, self.setup.options.backoff_max);
+                        let key = event.pid().map(|pid| LaneKey::Pid(pid.into()));
+                        self.lanes.fetched(entry, event, tried);
+                        if let Some(key) = key.filter(|key| self.closed.contains(key)) {
+                            self.lanes.close_idle(&key);
+                        }
+                    }
+                    Err(unreadable) if entry.place.uid.sequence == first => {
+                        self.lanes.vanished(first);
+                        self.moves.add_unreadable(entry, &unreadable);
+                    }
+                    // It comes first in its lane some time.
+                    Err(_) => {}
                 }
             }
         }
@@ -281,7 +320,12 @@ impl Worker {
 
     /// Moves out what is too much for the queue, or too old.
     fn evict(&mut self, now: Instant) {
-        let excess = self.setup.log.excess(&self.setup.name).saturating_sub(self.moves.overflowing());
+        // A limit that was lowered under waiting entries refuses new ones, no more.
+        let excess = match self.setup.options.when_full {
+            WhenFull::Overflow => self.setup.log.excess(&self.setup.name),
+            WhenFull::Refuse | WhenFull::Shed => 0,
+        };
+        let excess = excess.saturating_sub(self.moves.overflowing());
         let mut excess = usize::try_from(excess).unwrap_or(usize::MAX).min(READ_ENTRIES_MAX);
         while excess > 0 {
             let Some(first) = self.lanes.idle_fronts().next().map(lanes::Pending::sequence) else { break };
@@ -303,9 +347,8 @@ impl Worker {
                 self.give_up(sequence, Rule::Expired, None);
             }
         }
-        let waits =
-            self.policy.hold().is_some_and(|hold| hold.cause == Cause::FailedStore && hold.until > now);
-        if !waits {
+        if self.moves_not_before.is_none_or(|at| at <= now) {
+            self.moves_not_before = None;
             self.start_moves();
         }
     }
@@ -332,9 +375,10 @@ impl Worker {
     fn send(&mut self, now: Instant) {
         loop {
             match self.policy.permission(now) {
-                Permission::Nothing(_) => return,
+                Permission::Nothing(_) => return self.early_trial(),
                 Permission::Trial => return self.trial(),
                 Permission::Attempts(max) => {
+                    let max = (max + self.stale).min(self.setup.options.in_flight.get());
                     if self.running >= max || !self.lanes.has_ready() {
                         return;
                     }
@@ -350,13 +394,16 @@ impl Worker {
         let several = self.capabilities.batch_order == BatchOrder::Prefix;
         let (max, bytes_max) = (self.policy.batch(), self.capabilities.bytes_max);
         let fronts: Vec<u64> = self.lanes.ready().take(max).map(|(first, _)| first).collect();
-        let (mut batch, mut bytes) = (Vec::new(), 0_usize);
+        let (mut batch, mut bytes, mut max) = (Vec::new(), 0_usize, max);
         for first in fronts {
             let Some(entry) = self.lanes.get(first) else { continue };
             let (size, suspect) = (entry.place.bytes() as usize, entry.tried.suspect);
-            if !batch.is_empty() && (suspect || bytes + size > bytes_max) {
+            if !batch.is_empty()
+                && (suspect || bytes + size > bytes_max || batch.len() >= max.min(entry.together))
+            {
                 continue;
             }
+            max = max.min(entry.together);
             let room = if several { max - batch.len() } else { 1 };
             let taken = self.lanes.take(first, room, bytes_max - bytes.min(bytes_max));
             bytes += taken
@@ -373,28 +420,38 @@ impl Worker {
         batch
     }
 
-    /// One attempt, alone, of an entry that is not accused; without any entry, a probe.
+    /// One attempt, alone, of an entry that is not accused, best one that never failed; without any entry, a probe.
     fn trial(&mut self) {
         if self.trial_running {
             return;
         }
-        let pick = |lanes: &Lanes, usable: &dyn Fn(&lanes::Pending) -> bool| {
-            lanes
-                .idle_fronts()
-                .filter(|entry| !lanes.is_closed(&entry.lane))
-                .find(|e| usable(e))
-                .map(|e| e.sequence())
-        };
-        let fresh =
-            pick(&self.lanes, &|entry| !self.policy.is_accused(entry.sequence()) && !entry.tried.suspect);
-        let chosen = fresh.or_else(|| {
+        let youngest = self.policy.trial_takes_youngest();
+        let accused = |entry: &lanes::Pending| self.policy.is_accused(entry.sequence());
+        let first = |usable: &dyn Fn(&lanes::Pending) -> bool| self.lanes.idle(usable, false);
+        let chosen = self.lanes.idle(|entry| entry.tried.is_fresh() && !accused(entry), youngest);
+        let chosen = chosen.or_else(|| first(&|entry| !accused(entry) && !entry.tried.suspect));
+        // All were accused: all are forgiven.
+        let again =
+            chosen.is_none().then(|| first(&|entry| !entry.tried.suspect).or_else(|| first(&|_| true)));
+        if again.is_some() {
             self.policy.forget_accused();
-            pick(&self.lanes, &|entry| !entry.tried.suspect).or_else(|| pick(&self.lanes, &|_| true))
-        });
-        match chosen {
+        }
+        match chosen.or(again.flatten()) {
             Some(sequence) if self.lanes.take_any(sequence) => self.attempt(vec![sequence], true),
             _ if self.lanes.busy() == 0 && !self.probed && self.moves.is_empty() => self.probe(true),
             _ => {}
+        }
+    }
+
+    /// A trial before its time, where only entries that had failed before are to blame for the hold.
+    fn early_trial(&mut self) {
+        if self.trial_running || !self.policy.allows_early_trial() {
+            return;
+        }
+        if let Some(fresh) = self.lanes.idle(|entry| entry.tried.is_fresh(), true)
+            && self.lanes.take_any(fresh)
+        {
+            self.attempt(vec![fresh], true);
         }
     }
 
@@ -434,6 +491,7 @@ impl Worker {
         }
         let target = Arc::clone(&self.setup.target);
         let max = self.setup.options.timeout * 2;
+        let generation = self.generation;
         self.tasks.spawn(async move {
             let length = attempts.len();
             let deliver = AssertUnwindSafe(target.deliver(&attempts)).catch_unwind();
@@ -445,7 +503,7 @@ impl Worker {
             };
             // A target that answers for fewer events than it was given has not answered for the others.
             results.resize_with(length, || Err(ErrorKind::Unknown.into()));
-            Done::Delivered { sequences, trial, results, abandoned }
+            Done::Delivered { sequences, trial, generation, results, abandoned }
         });
     }
 
@@ -454,8 +512,9 @@ impl Worker {
         let Ok(done) = done else { return Ok(()) };
         let now = Instant::now();
         match done {
-            Done::Delivered { sequences, trial, results, abandoned } => {
+            Done::Delivered { sequences, trial, generation, results, abandoned } => {
                 self.running -= 1;
+                self.stale -= usize::from(generation < self.generation);
                 self.trial_running &= !trial;
                 if abandoned {
                     tracing::warn!(target = %self.setup.name, "an attempt outlived twice its deadline and was dropped");
@@ -508,6 +567,11 @@ impl Worker {
         let whole = sequences.len() > 1 && results.iter().all(accusing);
         if whole {
             self.policy.batch_failed(sequences.len());
+            for sequence in sequences {
+                if let Some(entry) = self.lanes.get_mut(*sequence) {
+                    entry.together = (sequences.len() / 2).max(1);
+                }
+            }
         } else if results.iter().all(Result::is_ok) {
             self.policy.batch_delivered();
         }
@@ -552,6 +616,7 @@ impl Worker {
 
     fn book_delivery(&mut self, sequence: u64) {
         if self.policy.delivered() {
+            (self.stale, self.generation) = (self.running, self.generation + 1);
             tracing::info!(target = %self.setup.name, "the target takes events again");
             self.tell(Notice::Resumed { target: self.setup.name.clone() });
         }
@@ -572,12 +637,12 @@ impl Worker {
         trial: bool,
         error: &DeliveryError,
     ) -> Option<Option<Duration>> {
-        let held = self.policy.hold().is_some();
+        let held = self.policy.hold().map(|hold| hold.cause);
         let entry = self.lanes.get_mut(sequence)?;
         let age = age(entry.admitted_at);
         let step = self.policy.failed(now, (sequence, lane), &mut entry.tried, age, trial, error);
         let (uid, place, attempts) = (entry.place.uid.clone(), entry.place.clone(), entry.tried.attempts);
-        if !held {
+        if held != self.policy.hold().map(|hold| hold.cause) {
             self.tell_hold();
         }
         let rule = match step {
@@ -618,14 +683,18 @@ impl Worker {
     ) -> Result<(), StoreError> {
         if let Err(error) = result {
             let reason = match &error {
-                AppendError::QueueFull { .. } => "failed_store_full",
+                AppendError::QueueFull { .. } | AppendError::TooLarge { .. } => "failed_store_full",
                 AppendError::DiskFull(_) => "disk_full",
                 _ => "store_failed",
             };
             tracing::error!(target = %self.setup.name, %error, "entries cannot be moved to the failed store");
             self.last_error = Some(format!("the failed store: {error}"));
+            let held = self.policy.hold().is_some();
             self.policy.failed_store_refused(now, reason);
-            self.tell_hold();
+            if !held {
+                self.tell_hold();
+            }
+            self.moves_not_before = Some(now + MOVE_BACKOFF);
             self.moves.put_back(moves);
             return Ok(());
         }
@@ -651,6 +720,9 @@ impl Worker {
                 self.closed.insert(lane);
             } else {
                 self.lanes.rest(&lane);
+                if self.closed.contains(&lane) {
+                    self.lanes.close_idle(&lane);
+                }
             }
         }
         self.settle().await
@@ -711,7 +783,10 @@ impl Worker {
             let oldest = self.lanes.idle_fronts().map(|entry| entry.admitted_at).min()?;
             self.policy.expires(max).then(|| now + max.saturating_sub(age(oldest)))
         });
-        [self.lanes.next_due(), trial, expiry, self.read_not_before].into_iter().flatten().min()
+        [self.lanes.next_due(), trial, expiry, self.read_not_before, self.moves_not_before]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn show_state(&self) {

@@ -73,6 +73,47 @@ async fn a_poison_that_cuts_the_line_becomes_a_suspect_and_stops_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn stuck_pids_alone_with_their_target_do_not_delay_whoever_comes_later() {
+    for kind in [ErrorKind::ServerFault, ErrorKind::ConnectionReset] {
+        let target = Scripted::new(move |attempt| match attempt.event.pid() {
+            Some("stuck-1" | "stuck-2") => Err(kind.into()),
+            _ => Ok(()),
+        });
+        let runtime = start(&target, options()).await;
+        send(&runtime, [(1, "stuck-1"), (2, "stuck-2"), (3, "good")]).await;
+        // A quiet time in which nothing but the two is tried.
+        pass(Duration::from_secs(600)).await;
+        for number in 10..30 {
+            let begun = tokio::time::Instant::now();
+            send(&runtime, [(number, "good")]).await;
+            while !target.delivered().contains(&number.to_string()) {
+                pass(Duration::from_millis(5)).await;
+            }
+            assert!(begun.elapsed() < Duration::from_millis(100), "{kind}: {:?}", begun.elapsed());
+            pass(Duration::from_secs(30)).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn most_pids_stuck_still_leave_the_others_their_way() {
+    for kind in [ErrorKind::ServerFault, ErrorKind::ConnectionReset] {
+        let is_stuck = |pid: &str| pid.parse::<u64>().is_ok_and(|pid| pid < 20);
+        let target = Scripted::new(move |attempt| match attempt.event.pid().is_some_and(is_stuck) {
+            true => Err(kind.into()),
+            false => Ok(()),
+        });
+        let runtime = start(&target, TargetOptions::default()).await;
+        for number in 0..600_u64 {
+            runtime.send(event(number, Some(&(number % 30).to_string()))).await.unwrap();
+        }
+        pass(Duration::from_secs(60)).await;
+        assert_eq!(target.delivered().len(), 200, "{kind}");
+        target.check_order();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn many_poisons_together_stop_nobody() {
     let target = Scripted::new(|attempt| match attempt.event.id().parse::<u64>() {
         Ok(number) if number < 8 => Err(ErrorKind::ConnectionReset.into()),

@@ -168,12 +168,14 @@ async fn a_full_queue_refuses_the_whole_request_and_says_which_target() {
     let specs = vec![spec("a", &target, small), spec("b", &other, options())];
     let runtime = start_on(Store::memory(), specs).await.unwrap();
     let request = |count| (0..count).map(|number| event(number, Some("p")).into()).collect();
-    let error = runtime.admit(request(4)).unwrap_err();
-    assert!(matches!(&error, AdmitError::QueueFull { target, .. } if target.as_str() == "a"), "{error}");
-    assert_eq!((error.reason(), other.seen().len()), ("queue_full", 0));
-    for pending in runtime.admit(request(3)).unwrap() {
+    for pending in runtime.admit(request(2)).unwrap() {
         pending.await.unwrap();
     }
+    let error = runtime.admit(request(2)).unwrap_err();
+    assert!(matches!(&error, AdmitError::QueueFull { target, .. } if target.as_str() == "a"), "{error}");
+    pass(Duration::from_millis(10)).await;
+    assert_eq!((error.reason(), other.seen().len()), ("queue_full", 2));
+    assert!(runtime.admit(request(1)).is_ok());
     assert!(runtime.admit(request(1)).is_err());
     target.answer(|_| Ok(()));
     settled(&runtime).await;
@@ -198,6 +200,37 @@ async fn a_queue_that_overflows_gives_its_oldest_to_the_failed_store() {
     settled(&runtime).await;
     target.check_order();
     assert!(target.delivered().contains(&"19".to_owned()));
+}
+
+// On a real disk, whose threads the paused clock would not wait for.
+#[tokio::test]
+async fn a_limit_that_was_lowered_moves_nothing_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let target = Scripted::new(|_| Err(ErrorKind::ConnectionRefused.into()));
+    for limit in [100, 10] {
+        let store = Store::open(dir.path(), JournalOptions::default()).await.unwrap();
+        let small = TargetOptions { queue_entries: entries(limit), ..options() };
+        let runtime = start_on(store, vec![spec("a", &target, small)]).await.unwrap();
+        if limit == 100 {
+            send(&runtime, many(50)).await;
+        }
+        assert_eq!(runtime.admit(vec![event(99, None).into()]).is_err(), limit == 10);
+        pass(Duration::from_millis(100)).await;
+        let status = only(&runtime);
+        assert!(status.waiting >= 50 && status.failed == 0, "{status:?}");
+        runtime.shutdown(Duration::from_secs(1)).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_never_fits_is_told_from_what_has_to_wait() {
+    let target = Scripted::new(|_| Err(ErrorKind::ConnectionRefused.into()));
+    let runtime = start(&target, TargetOptions { queue_entries: entries(3), ..options() }).await;
+    let request = |count| (0..count).map(|number| event(number, Some("p")).into()).collect();
+    let error = runtime.admit(request(4)).unwrap_err();
+    assert_eq!(error.reason(), "too_large", "{error}");
+    send(&runtime, [(1, "p")]).await;
+    assert_eq!(runtime.admit(request(3)).unwrap_err().reason(), "queue_full");
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,6 +21,8 @@ use crate::queue::{QueueId, Queues, Runs, Unwritten};
 
 /// Calls are taken into one batch until they have this many bytes.
 const BATCH_BYTES_MAX: u64 = 1 << 20;
+/// The file in the log's directory whose space is held back.
+pub(super) const RESERVE: &str = "reserve";
 /// How long settlements wait after the disk was full.
 const FULL_BACKOFF: Duration = Duration::from_secs(1);
 
@@ -37,6 +39,8 @@ pub(super) struct Core {
     epoch: u64,
     builder: BatchBuilder,
     buffer: Vec<u8>,
+    /// The disk was full, or the reserve is not there.
+    starved: bool,
     closed: bool,
 }
 
@@ -96,6 +100,7 @@ impl Core {
             epoch: 0,
             builder: BatchBuilder::default(),
             buffer: Vec::new(),
+            starved: false,
             closed: false,
         }
     }
@@ -118,6 +123,10 @@ impl Shared {
             refuse(taken, calls, &error);
             return;
         }
+        let calls = match core.starved && !self.find_space(core) {
+            true => self.refuse_full(calls),
+            false => calls,
+        };
         core.builder.clear();
         self.add_control(core, &mut taken);
         let first_sequence = core.next_sequence;
@@ -131,7 +140,15 @@ impl Shared {
             self.publish(taken, None, &dead);
             return;
         }
-        match self.write_batch(core, first_sequence, 0) {
+        let mut written = self.write_batch(core, first_sequence, 0);
+        if matches!(written, Err(WriteFailure::Full)) {
+            core.starved = true;
+            // What is held back is for whatever is no event.
+            if taken.events.is_empty() && self.release_reserve() {
+                written = self.write_batch(core, first_sequence, 0);
+            }
+        }
+        match written {
             Ok(offset) => self.publish(taken, Some((first_sequence, offset, core)), &dead),
             Err(WriteFailure::Full) => {
                 (core.next_sequence, core.last) = (first_sequence, last_before);
@@ -175,8 +192,12 @@ impl Shared {
         taken.flushes = std::mem::take(&mut inner.flushes);
         inner.unwritten_since = None;
         inner.not_before = None;
-        let active = core.active.as_ref().map_or(u64::MAX, |active| active.base);
-        let dead = inner.segments.iter().filter(|segment| segment.unsettled == 0 && segment.base != active);
+        // Without an active segment the newest checkpoint is in a sealed one.
+        let active = core.active.as_ref().map(|active| active.base);
+        let dead = inner
+            .segments
+            .iter()
+            .filter(|segment| segment.unsettled == 0 && active.is_some_and(|active| segment.base != active));
         let dead = dead.cloned().collect();
         let mut queues = self.queues.lock();
         for (id, queue) in queues.iter_mut().filter(|(_, queue)| !queue.unwritten.is_empty()) {
@@ -308,11 +329,87 @@ impl Shared {
         Ok(offset)
     }
 
-    /// Starts the first segment of this life of the log.
+    /// Starts the first segment of this life of the log. Where the disk is full even for that, the log can be read and
+    /// delivered, and a later round tries again.
     pub(super) fn start(&self) -> Result<(), StoreError> {
         let mut core = lock(&self.core);
         let first_sequence = core.next_sequence;
-        self.start_segment(&mut core, first_sequence)
+        match self.start_segment_for_sure(&mut core, first_sequence) {
+            Err(error) if error.is_disk_full() && !lock(&self.inner).segments.is_empty() => {
+                core.starved = true
+            }
+            started => {
+                started?;
+                self.remove_dead();
+                core.starved = !self.hold_reserve();
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a segment, with what is held back if need be.
+    fn start_segment_for_sure(&self, core: &mut Core, first_sequence: u64) -> Result<(), StoreError> {
+        match self.start_segment(core, first_sequence) {
+            Err(error) if error.is_disk_full() && self.release_reserve() => {
+                core.starved = true;
+                self.start_segment(core, first_sequence)
+            }
+            started => started,
+        }
+    }
+
+    /// On a disk that was full: whether there is room again, or can be made by giving up a segment in which nothing
+    /// waits.
+    fn find_space(&self, core: &mut Core) -> bool {
+        let finished = core.active.as_ref().is_none_or(|active| {
+            let inner = lock(&self.inner);
+            active.offset > active.start
+                && inner.segments.last().is_some_and(|segment| segment.unsettled == 0)
+        });
+        let first_sequence = core.next_sequence;
+        if finished && self.start_segment_for_sure(core, first_sequence).is_ok() {
+            self.remove_dead();
+        }
+        core.starved = core.active.is_none() || !self.hold_reserve();
+        !core.starved
+    }
+
+    fn refuse_full(&self, calls: Vec<super::Call>) -> Vec<super::Call> {
+        for call in calls {
+            let full = |admission: Result<Admission, AppendError>| {
+                Err(admission.err().unwrap_or_else(|| AppendError::DiskFull(self.dir.clone())))
+            };
+            call.reply.send(call.admissions.into_iter().map(full).collect()).unwrap_or_default();
+        }
+        Vec::new()
+    }
+
+    /// Gives the space up that is held back; false if there is none.
+    fn release_reserve(&self) -> bool {
+        self.fs.remove(&self.dir.join(RESERVE)).is_ok()
+    }
+
+    /// Holds space back, if it is not yet; false if there is none.
+    fn hold_reserve(&self) -> bool {
+        let (path, length) = (self.dir.join(RESERVE), self.options.reserve_bytes);
+        if self.fs.open(&path, false).and_then(|file| file.len()).is_ok_and(|there| there == length) {
+            return true;
+        }
+        let hold = || {
+            match self.fs.remove(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let file = self.fs.create(&path)?;
+            file.write_at(&vec![0; usize::try_from(length).unwrap_or(0)], 0)?;
+            file.sync()
+        };
+        let held: io::Result<()> = hold();
+        if held.is_err() {
+            // A part of it is of no use to anybody.
+            self.release_reserve();
+        }
+        held.is_ok()
     }
 
     /// Seals the active segment and starts the next one with a checkpoint.
@@ -362,6 +459,10 @@ impl Shared {
         core.active = Some(Active { file, salt, base, offset, start: offset });
         core.epoch = checkpoint.epoch;
         let mut inner = lock(&self.inner);
+        // Said once more behind the checkpoint: damage to it takes no queue from its target.
+        for (_, queue) in self.queues.lock().iter_mut() {
+            queue.unwritten.declaration = true;
+        }
         inner.segments.push(Segment { end: offset, ..segment });
         Ok(())
     }
@@ -477,6 +578,9 @@ impl Shared {
             return Ok(());
         }
         self.round(&mut core, false);
+        while lock(&self.inner).asked() {
+            self.round(&mut core, false);
+        }
         self.alive_in_round()?;
         core.builder.clear();
         let next = core.next_sequence;

@@ -12,8 +12,8 @@
 //!
 //! # What can fail
 //!
-//! A full disk refuses events and leaves the log as it was; it goes on by itself when there is room. A sync that
-//! fails ends the log's life in this process: the events of that batch are *unknown*, everything later is refused.
+//! A full disk refuses events and leaves the log as it was; settlements still find room in a small file that is held
+//! back for them, and what they free is taken up by itself. A sync that fails ends the log's life in this process: the events of that batch are *unknown*, everything later is refused.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,6 +57,8 @@ pub struct JournalOptions {
     pub settle_linger: Duration,
     /// After this long without anything to write, the log notes that all of it is durable.
     pub idle_mark: Duration,
+    /// Space held back for settlements and checkpoints when the disk is full: a file of this size.
+    pub reserve_bytes: u64,
     /// Nothing on disk is changed, and nothing can be appended: for looking at a directory at rest.
     pub read_only: bool,
 }
@@ -67,6 +69,7 @@ impl Default for JournalOptions {
             segment_bytes_max: 64 << 20,
             settle_linger: Duration::from_millis(50),
             idle_mark: Duration::from_secs(1),
+            reserve_bytes: 256 << 10,
             read_only: false,
         }
     }
@@ -93,6 +96,8 @@ struct Shared {
     epoch: AtomicU64,
     bytes_default: u64,
     report: OpenReport,
+    /// The directory's lock, for as long as anybody can write.
+    lock: std::sync::OnceLock<Arc<dyn crate::fs::Lock>>,
 }
 
 /// What waits for the next round, and where everything is.
@@ -129,6 +134,24 @@ enum Work {
     Idle,
     /// The log is being closed.
     Last,
+}
+
+/// A call is one batch, and a batch has a bounded length; hardly any call is more than one part.
+fn parts(batch: Vec<Admission>) -> Vec<Vec<Admission>> {
+    const PART_BYTES_MAX: u64 = 64 << 20;
+    let mut parts = Vec::with_capacity(1);
+    let (mut part, mut bytes) = (Vec::with_capacity(batch.len()), 0);
+    for admission in batch {
+        let size = admission.size();
+        if bytes + size > PART_BYTES_MAX && !part.is_empty() {
+            parts.push(std::mem::take(&mut part));
+            bytes = 0;
+        }
+        bytes += size;
+        part.push(admission);
+    }
+    parts.push(part);
+    parts
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -172,20 +195,26 @@ impl Journal {
             epoch: AtomicU64::new(epoch),
             bytes_default: (space.total / 4).clamp(1, 10 << 30),
             report,
+            lock: std::sync::OnceLock::new(),
             fs,
             dir: dir.to_owned(),
             options,
         };
         if !shared.options.read_only {
             shared.start()?;
-            shared.remove_dead();
         }
         Ok(Self { shared: Arc::new(shared), thread: Mutex::new(None) })
     }
 
+    /// Keeps the lock of the data directory until nobody can write to this journal any more.
+    pub(crate) fn keep(&self, lock: Arc<dyn crate::fs::Lock>) {
+        self.shared.lock.get_or_init(|| lock);
+    }
+
     /// As [`Log::append`], in the calling thread.
     pub fn append_sync(&self, batch: Vec<Admission>) -> Vec<Result<Receipt, AppendError>> {
-        self.drive(self.shared.enqueue(batch)).unwrap_or_default()
+        let each = |part| self.drive(self.shared.enqueue(part)).unwrap_or_default();
+        parts(batch).into_iter().flat_map(each).collect()
     }
 
     /// As [`Log::flush`], in the calling thread.
@@ -274,16 +303,24 @@ impl Log for Journal {
     }
 
     fn reserve(&self, admissions: &mut [Admission]) -> Result<(), AppendError> {
+        if admissions.len() > 1 {
+            self.shared.has_space(admissions)?;
+        }
         self.shared.queues.reserve(admissions)
     }
 
     async fn append(&self, batch: Vec<Admission>) -> Vec<Result<Receipt, AppendError>> {
         self.commit_thread();
-        let length = batch.len();
-        let answer = self.shared.enqueue(batch);
-        self.shared.wake.notify_all();
-        let closed = || vec![Err(AppendError::Store(StoreError::Closed)); length];
-        answer.await.unwrap_or_else(|_| closed())
+        let mut results = Vec::with_capacity(batch.len());
+        for part in parts(batch) {
+            let length = part.len();
+            let answer = self.shared.enqueue(part);
+            self.shared.wake.notify_all();
+            // No answer: the commit thread ended over it.
+            let lost = || vec![Err(AppendError::Unknown("the commit thread ended".into())); length];
+            results.extend(answer.await.unwrap_or_else(|_| lost()));
+        }
+        results
     }
 
     async fn lease(&self, _: Shards) -> Result<Arc<dyn Lease>, StoreError> {
@@ -400,11 +437,18 @@ impl Lease for JournalLease {
 
 impl Shared {
     fn alive(&self) -> Result<(), StoreError> {
-        let inner = lock(&self.inner);
-        match &inner.failure {
-            Some(failure) => Err(failure.clone()),
-            None if inner.closing => Err(StoreError::Closed),
-            None => Ok(()),
+        lock(&self.inner).alive()
+    }
+
+    /// Refuses together what the disk would take only in part. Others write meanwhile, so this is no promise.
+    fn has_space(&self, admissions: &[Admission]) -> Result<(), AppendError> {
+        let wanted: u64 = admissions.iter().map(Admission::size).sum();
+        match self.fs.space(&self.dir) {
+            Ok(space) if space.available < wanted + wanted / 8 + 4096 => {
+                Err(AppendError::DiskFull(self.dir.clone()))
+            }
+            // Whatever is wrong shows when it is written.
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 
@@ -418,15 +462,24 @@ impl Shared {
         let reserve = |mut admission: Admission| {
             self.queues.reserve(std::slice::from_mut(&mut admission)).map(|()| admission)
         };
-        let admissions = batch.into_iter().map(reserve).collect();
-        lock(&self.inner).calls.push(Call { admissions, reply });
+        let admissions: Vec<_> = batch.into_iter().map(reserve).collect();
+        // Asked again under the lock: behind `closing` nothing is queued, so what is queued is answered.
+        let mut inner = lock(&self.inner);
+        match inner.alive() {
+            Ok(()) => inner.calls.push(Call { admissions, reply }),
+            Err(error) => {
+                drop(inner);
+                reply.send(vec![Err(AppendError::Store(error)); admissions.len()]).unwrap_or_default();
+            }
+        }
         answer
     }
 
     fn enqueue_flush(&self) -> oneshot::Receiver<Result<(), StoreError>> {
         let (reply, answer) = oneshot::channel();
-        match self.alive() {
-            Ok(()) => lock(&self.inner).flushes.push(reply),
+        let mut inner = lock(&self.inner);
+        match inner.alive() {
+            Ok(()) => inner.flushes.push(reply),
             Err(error) => reply.send(Err(error)).unwrap_or_default(),
         }
         answer
@@ -434,8 +487,9 @@ impl Shared {
 
     fn enqueue_input(&self, note: Bytes) -> oneshot::Receiver<Result<(), StoreError>> {
         let (reply, answer) = oneshot::channel();
-        match self.alive() {
-            Ok(()) => lock(&self.inner).input_calls.push((note, reply)),
+        let mut inner = lock(&self.inner);
+        match inner.alive() {
+            Ok(()) => inner.input_calls.push((note, reply)),
             Err(error) => reply.send(Err(error)).unwrap_or_default(),
         }
         answer
@@ -466,11 +520,16 @@ impl Shared {
 
     /// The life of the commit thread.
     fn commit_loop(&self) {
+        let _guard = OnPanic(self);
         loop {
             let work = self.wait_for_work();
             let mut core = lock(&self.core);
             self.round(&mut core, work == Work::Idle);
             if work == Work::Last {
+                // A round takes a bounded part of the calls.
+                while lock(&self.inner).asked() {
+                    self.round(&mut core, false);
+                }
                 return;
             }
         }
@@ -517,7 +576,38 @@ impl Shared {
     }
 }
 
+/// A commit thread that panics answers whoever waits, now and later.
+struct OnPanic<'a>(&'a Shared);
+
+impl Drop for OnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail("the commit thread panicked: a defect");
+            let mut inner = lock(&self.0.inner);
+            let left = (
+                std::mem::take(&mut inner.calls),
+                std::mem::take(&mut inner.input_calls),
+                std::mem::take(&mut inner.flushes),
+            );
+            drop(inner);
+            drop(left);
+        }
+    }
+}
+
 impl Inner {
+    fn alive(&self) -> Result<(), StoreError> {
+        match &self.failure {
+            Some(failure) => Err(failure.clone()),
+            None if self.closing => Err(StoreError::Closed),
+            None => Ok(()),
+        }
+    }
+
+    fn asked(&self) -> bool {
+        !self.calls.is_empty() || !self.input_calls.is_empty() || !self.flushes.is_empty()
+    }
+
     fn segment_mut(&mut self, sequence: u64) -> Option<&mut Segment> {
         let after = self.segments.partition_point(|segment| segment.first_sequence <= sequence);
         self.segments[..after].iter_mut().rev().find(|segment| segment.holds(sequence))

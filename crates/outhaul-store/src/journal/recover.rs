@@ -21,6 +21,7 @@ use outhaul_event::{DecodeError, TargetName};
 use crate::error::StoreError;
 use crate::fs::{File, FileSystem};
 use crate::journal::checkpoint::{Checkpoint, InputState};
+use crate::journal::commit::RESERVE;
 use crate::journal::format::{
     self, BATCH_HEADER, BatchHeader, FLAG_HOLE, Kind, RecordHeader, SEGMENT_HEADER, SegmentHeader,
     StoredEvent,
@@ -104,6 +105,7 @@ impl Recovery<'_> {
         for entry in self.fs.list(self.dir).map_err(StoreError::io("list", self.dir))? {
             match Segment::parse_name(&entry.name).filter(|_| entry.is_file) {
                 Some(number) => numbers.push(number),
+                None if entry.name == RESERVE => {}
                 None => out.report.foreign.push(entry.name),
             }
         }
@@ -203,9 +205,12 @@ impl Recovery<'_> {
             }
             if !self.read_only {
                 last.file.set_len(cut).map_err(io("cut"))?;
-                last.file.sync().map_err(io("sync"))?;
             }
             last.length = cut;
+        }
+        // A process that was killed leaves valid bytes that only the page cache has.
+        if !self.read_only {
+            last.file.sync().map_err(io("sync"))?;
         }
         Ok(())
     }
@@ -495,6 +500,8 @@ fn count(
     records: &[RecordHeader],
 ) {
     segment.index(header.first_sequence, offset);
+    // What a damaged batch before this one held has its sequences still.
+    segment.end_sequence = segment.end_sequence.max(header.first_sequence);
     for record in records.iter().filter(|record| record.kind == Kind::Event) {
         segment.end_sequence = segment.end_sequence.max(record.sequence + 1);
         for &(id, _) in &record.targets {

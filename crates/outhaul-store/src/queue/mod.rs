@@ -101,6 +101,7 @@ impl SharedQueues {
                     grants.push((index, Held { queues: Arc::downgrade(&self.0), granted, shed, bytes }));
                 }
                 Err(error) => {
+                    let error = queues.never_fits(admissions, error);
                     // `Held` gives back what it holds when it is dropped, which takes the lock.
                     drop(queues);
                     return Err(error);
@@ -229,6 +230,9 @@ impl Queues {
                     return Err(AppendError::UnknownQueue(target.clone()));
                 }
             };
+            if granted.contains(&id) || shed.contains(&id) {
+                continue;
+            }
             let queue = self.get_mut(id);
             match (queue.full(bytes), queue.when_full) {
                 (Some(limit), WhenFull::Refuse) => {
@@ -244,6 +248,20 @@ impl Queues {
             }
         }
         Ok((granted, shed))
+    }
+
+    /// A refusal for want of room, unless no amount of waiting would make enough of it.
+    fn never_fits(&self, admissions: &[Admission], refused: AppendError) -> AppendError {
+        let AppendError::QueueFull { target, limit } = refused else { return refused };
+        let Ok(queue) = self.find(&target).map(|id| self.get(id)) else {
+            return AppendError::QueueFull { target, limit };
+        };
+        let own = admissions.iter().filter(|admission| admission.targets.contains(&target));
+        let (entries, bytes) = own.fold((0, 0), |(n, bytes), admission| (n + 1, bytes + admission.size()));
+        if entries > queue.entries_max || bytes > queue.bytes_max {
+            return AppendError::TooLarge { target, limit };
+        }
+        AppendError::QueueFull { target, limit }
     }
 
     fn release(&mut self, granted: &[QueueId], bytes: u64) {

@@ -30,7 +30,7 @@ pub(crate) fn sized(id: u64, targets: &[&str], body_bytes: usize) -> Admission {
 pub(crate) const DIR: &str = "/data/log";
 
 pub(crate) fn options(segment_bytes_max: u64) -> JournalOptions {
-    JournalOptions { segment_bytes_max, ..JournalOptions::default() }
+    JournalOptions { segment_bytes_max, reserve_bytes: 1024, ..JournalOptions::default() }
 }
 
 pub(crate) fn open(fs: Arc<dyn FileSystem>, options: JournalOptions) -> Result<Journal, StoreError> {
