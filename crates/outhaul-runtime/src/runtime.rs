@@ -66,8 +66,8 @@ impl Default for RuntimeOptions {
 pub enum StartError {
     /// Entries wait for a target whose destination is another one now.
     #[error(
-        "target {name} used to deliver to {from} and now points to {to}, but {waiting} entries wait that were \
-         admitted for the old destination. Allow it to send them to the new one (`--repoint {name}`), or give the \
+        "target {name} used to deliver to {from} and now points to {to}, but what was admitted for the old \
+         destination still waits ({waiting}). Allow it to send them to the new one (`--repoint {name}`), or give the \
          new destination another name"
     )]
     Repoint {

@@ -101,8 +101,8 @@ impl OuthaulBuilder {
                             kind
                         }
                     };
-                    let (options, destination) = (parsed.options().clone(), parsed.destination());
-                    let target = kinds::target(parsed).map_err(OpenError::Config)?;
+                    let options = parsed.options().clone();
+                    let (target, destination) = kinds::target(parsed).map_err(OpenError::Config)?;
                     TargetSpec { name, target, options, destination, repoint: false }
                 }
                 Given::Value { name, target, options, destination } => TargetSpec {
@@ -119,6 +119,7 @@ impl OuthaulBuilder {
         if let Some((kind, uris)) = unnamed.iter().find(|(_, uris)| uris.len() > 1) {
             return Err(OpenError::Unnamed { kind: kind.to_string(), uris: uris.clone() });
         }
+        one_writer_each(&specs)?;
         if specs.is_empty() {
             return Err(OpenError::NoTarget);
         }
@@ -129,4 +130,17 @@ impl OuthaulBuilder {
         }
         Ok(specs)
     }
+}
+
+/// A file is locked by the target that writes to it, so a second one would wait for ever.
+fn one_writer_each(specs: &[TargetSpec]) -> Result<(), OpenError> {
+    for (index, spec) in specs.iter().enumerate().filter(|(_, spec)| spec.target.kind() == "file") {
+        let same =
+            |other: &&TargetSpec| other.target.kind() == "file" && other.destination == spec.destination;
+        if let Some(first) = specs[..index].iter().find(same) {
+            let (first, second) = (first.name.clone(), spec.name.clone());
+            return Err(OpenError::SameFile { first, second, file: spec.destination.clone() });
+        }
+    }
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Why Outhaul does not open.
 
 use outhaul_runtime::StartError;
-use outhaul_runtime::event::InvalidTargetName;
+use outhaul_runtime::event::{InvalidTargetName, TargetName};
 use outhaul_runtime::target::ConfigError;
 
 /// Why nothing was opened. Nothing was changed.
@@ -28,6 +28,18 @@ pub enum OpenError {
     /// A re-point was allowed for a target that was not given.
     #[error("a re-point is allowed for {0:?}, but no target of that name was given")]
     UnknownRepoint(String),
+    /// Two targets would write to one file.
+    #[error(
+        "the targets {first} and {second} both write to {file}; one of them is enough, or give each its own file"
+    )]
+    SameFile {
+        /// The one given first.
+        first: TargetName,
+        /// The other.
+        second: TargetName,
+        /// The file.
+        file: String,
+    },
     /// No target was given.
     #[error("no target was given; events need somewhere to go, for example `file:delivered.ndjson`")]
     NoTarget,

@@ -22,13 +22,21 @@ pub(crate) fn kind(uri: &TargetUri) -> Result<&'static str, ConfigError> {
     }
 }
 
-/// Builds the target of a URI. Nothing is connected or opened yet.
-pub(crate) fn target(uri: TargetUri) -> Result<Arc<dyn Target>, ConfigError> {
+/// Builds the target of a URI, and says where it delivers to. Nothing is connected or opened yet.
+pub(crate) fn target(uri: TargetUri) -> Result<(Arc<dyn Target>, String), ConfigError> {
     match kind(&uri)? {
         #[cfg(feature = "file")]
-        "file" | "stdout" => Ok(Arc::new(outhaul_target_file::FileTarget::from_uri(uri)?)),
+        "file" | "stdout" => {
+            let file = outhaul_target_file::FileTarget::from_uri(uri)?;
+            let destination = file.destination();
+            Ok((Arc::new(file), destination))
+        }
         #[cfg(feature = "webhook")]
-        "webhook" => Ok(Arc::new(outhaul_target_webhook::Webhook::from_uri(uri)?)),
+        "webhook" => {
+            let webhook = outhaul_target_webhook::Webhook::from_uri(uri)?;
+            let destination = webhook.destination().to_owned();
+            Ok((Arc::new(webhook), destination))
+        }
         other => Err(ConfigError::new("no such kind", other, "it is not compiled in", "use another target")),
     }
 }

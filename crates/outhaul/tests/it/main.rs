@@ -65,6 +65,7 @@ async fn what_is_set_up_wrong_is_said_before_anything_is_touched() {
         (vec![], "no target was given"),
         (vec![("", a()), ("", file(dir.path(), "b"))], "--to file-1=file:"),
         (vec![("x", a()), ("x", file(dir.path(), "b"))], "two targets are named x"),
+        (vec![("x", a()), ("y", a())], "both write to"),
         (vec![("Bad", a())], "is no target name"),
         (vec![("", "gopher://x".to_owned())], "gopher"),
         (vec![("", format!("{}?outhaul.nonsense=1", a()))], "nonsense"),
