@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use outhaul::OpenReport;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -112,6 +113,22 @@ pub(crate) fn clap(told: &clap::Error) -> ExitCode {
     if told.use_stderr() { Exit::Wrong.into() } else { Exit::Done.into() }
 }
 
+/// A number with its noun.
+pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// What a person is told about an unfinished write; None if there was none.
+pub(crate) fn torn(report: &OpenReport) -> Option<String> {
+    let bytes = report.torn_bytes;
+    (bytes > 0).then(|| {
+        let bytes = counted(bytes, "byte", "bytes");
+        format!(
+            "note: an unfinished write of {bytes} was cut off the log: normal after a crash, nothing is lost"
+        )
+    })
+}
+
 /// A path or text as a shell takes it.
 pub(crate) fn quoted(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-+,:@%=".contains(&b);
@@ -123,7 +140,22 @@ pub(crate) fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::quoted;
+    use outhaul::OpenReport;
+
+    use super::{counted, quoted, torn};
+
+    #[test]
+    fn one_is_told_from_many() {
+        let counts = [0, 1, 2].map(|count| counted(count, "entry", "entries"));
+        assert_eq!(counts, ["0 entries", "1 entry", "2 entries"]);
+    }
+
+    #[test]
+    fn an_unfinished_write_is_told_with_its_length() {
+        assert_eq!(torn(&OpenReport::default()), None);
+        let told = torn(&OpenReport { torn_bytes: 1, ..OpenReport::default() }).unwrap();
+        assert!(told.contains("an unfinished write of 1 byte was cut off"), "{told}");
+    }
 
     #[test]
     fn a_shell_takes_what_is_quoted() {

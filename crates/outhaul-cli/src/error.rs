@@ -7,6 +7,8 @@ use outhaul::OpenError;
 use outhaul::runtime::StartError;
 use outhaul::store::StoreError;
 
+use crate::console::counted;
+
 /// The exit code. Where several apply, the first of `Interrupted`, `Wrong`, `Failed`, `Left`, `Attention` counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -120,11 +122,22 @@ impl From<OpenError> for CliError {
             OpenError::Start(StartError::Store(error)) => error.into(),
             OpenError::Start(StartError::Repoint { name, from, to, waiting }) => {
                 let what = format!("target {name} points to another destination, and entries wait");
+                // A digest stands where a value of the query was.
+                let digest = from.contains("=~") || to.contains("=~");
+                let note = match digest {
+                    true => {
+                        "\n`=~…` is the digest of a value; if only a token changed, it is the same receiver"
+                    }
+                    false => "",
+                };
                 Self::new(exit, what)
                     .at(format!("it delivered to {from}, and now points to {to}"))
-                    .because(format!("{waiting} entries were admitted for the old destination"))
+                    .because(format!(
+                        "{} admitted for the old destination",
+                        counted(waiting, "entry was", "entries were")
+                    ))
                     .help(format!(
-                        "send them to the new one with `--repoint {name}`, or give it another name"
+                        "send them to the new one with `--repoint {name}`, or give it another name{note}"
                     ))
             }
             OpenError::Start(StartError::Twice(name)) => {

@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::args::RunArgs;
-use crate::console::{Console, quoted};
+use crate::console::{Console, counted, quoted, torn};
 use crate::error::{CliError, Exit};
 use crate::signals::{self, Signals};
 use crate::targets;
@@ -78,7 +78,7 @@ async fn relay(args: &RunArgs, console: &Console) -> Result<Exit, CliError> {
     let address = listener.local_addr().map_err(|e| unbound(&args.listen, &e))?;
     let reader = Reader::new("outhaul:http", args.target.pid_field.clone());
     let app = Arc::new(App::new(outhaul.clone(), token, reader, address));
-    tell_damage(&outhaul, data, console);
+    tell_found(&outhaul, data, console);
     console.say(format_args!("listening on http://{address}"));
     let relay = Relay { outhaul, app, signals, hangup, console: console.clone() };
     relay.work(listener, args.drain_timeout, data).await
@@ -122,6 +122,8 @@ impl Relay {
             (ended, _) = async { tokio::join!(self.outhaul.shutdown(drain), serving.join_all()) } => ended,
             () = self.signals.stop() => {
                 self.console.say("ended at once; what was acknowledged is on disk");
+                // The process ends next. What would be told about parts that nobody closed is nobody's business.
+                std::mem::forget(self.outhaul);
                 return Ok(Exit::Interrupted);
             }
         };
@@ -130,18 +132,23 @@ impl Relay {
             self.console.say("stopped; nothing waits");
         }
         for (target, waiting) in report.waiting {
-            let entries = if waiting == 1 { "entry stays" } else { "entries stay" };
-            self.console.say(format_args!("stopped; {target}: {waiting} {entries} in {}", data.display()));
+            let stay = counted(waiting, "entry stays", "entries stay");
+            self.console.say(format_args!("stopped; {target}: {stay} in {}", data.display()));
         }
         Ok(Exit::Done)
     }
 }
 
-fn tell_damage(outhaul: &Outhaul, data: &Path, console: &Console) {
-    for found in outhaul.report().damage {
+/// Tells what recovery found, and what is in the failed store.
+fn tell_found(outhaul: &Outhaul, data: &Path, console: &Console) {
+    let report = outhaul.report();
+    if let Some(told) = torn(&report) {
+        console.say(told);
+    }
+    for found in report.damage {
         console.say(format_args!(
-            "damage: {} bytes at {} of {} in {}: {}; a person should look at it",
-            found.length,
+            "damage: {} at {} of {} in {}: {}; a person should look at it",
+            counted(found.length, "byte", "bytes"),
             found.offset,
             found.file,
             data.display(),
@@ -151,8 +158,8 @@ fn tell_damage(outhaul: &Outhaul, data: &Path, console: &Console) {
     let failed = outhaul.failed().count(None);
     if failed > 0 {
         let data = quoted(&data.display().to_string());
-        console
-            .say(format_args!("{failed} events are in the failed store (outhaul failed ls --data {data})"));
+        let events = counted(failed, "event is", "events are");
+        console.say(format_args!("{events} in the failed store (outhaul failed ls --data {data})"));
     }
 }
 

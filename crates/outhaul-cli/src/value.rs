@@ -4,7 +4,7 @@ mod pid;
 pub(crate) mod scan;
 
 use bytes::Bytes;
-use outhaul::event::{Event, JsonError, Limits};
+use outhaul::event::{Event, InvalidEvent, JsonError, Limits};
 use serde::de::IgnoredAny;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -42,33 +42,42 @@ impl Reader {
             whole.map_err(|e| JsonError::from_parser(&e))?;
             return self.data(text);
         }
-        let [version, key] = members(text, ["specversion", "partitionkey"])?;
-        match version {
-            Some(_) => self.parsed(text, key.is_some()),
-            None => self.data(text),
+        match members(text, ["specversion"])? {
+            [Some(_)] => self.parsed(text),
+            [None] => self.data(text),
         }
     }
 
     /// Reads one value that has to be a `CloudEvent`.
     pub(crate) fn cloudevent(&self, bytes: &[u8]) -> Result<Event, JsonError> {
-        let text = utf8(bytes)?;
-        // What is no object at all is refused by the event's own parser, which says what it expects.
-        let key = match text.trim_ascii_start().starts_with('{') {
-            true => members(text, ["partitionkey"])?[0].is_some(),
-            false => true,
-        };
-        self.parsed(text, key)
+        self.parsed(utf8(bytes)?)
     }
 
-    fn parsed(&self, text: &str, has_key: bool) -> Result<Event, JsonError> {
-        let event = Event::from_json(text.as_bytes(), &self.limits)?;
-        let Some(field) = self.pid_field.as_ref().filter(|_| !has_key) else { return Ok(event) };
-        let Some(pid) = field.find(text)? else { return Ok(event) };
-        // An object that is valid begins with a brace and is not empty.
-        let Some((_, rest)) = text.split_once('{') else { return Ok(event) };
-        let key = serde_json::to_string(&pid.text).unwrap_or_default();
-        let keyed = format!("{{\"partitionkey\":{key},{rest}");
-        Event::from_json(keyed.as_bytes(), &self.limits).map_err(|error| at(text, pid.offset, error))
+    /// Gives an event that came in another form than JSON its pid. The place of an error is one in its JSON form.
+    pub(crate) fn keyed(&self, event: Event) -> Result<Event, JsonError> {
+        if self.pid_field.is_none() || event.pid().is_some() {
+            return Ok(event);
+        }
+        let json = event.to_json();
+        self.with_pid(event, utf8(&json)?)
+    }
+
+    fn parsed(&self, text: &str) -> Result<Event, JsonError> {
+        self.with_pid(Event::from_json(text.as_bytes(), &self.limits)?, text)
+    }
+
+    /// A `partitionkey` wins. Without one the field is looked up in the whole object, then in its `data`.
+    fn with_pid(&self, event: Event, text: &str) -> Result<Event, JsonError> {
+        let Some(field) = self.pid_field.as_ref().filter(|_| event.pid().is_none()) else { return Ok(event) };
+        let found = match field.find(text)? {
+            Some(pid) => Some(pid),
+            None => match members(text, ["data"])? {
+                [Some(data)] => field.find_in(text, data.get())?,
+                [None] => None,
+            },
+        };
+        let Some(pid) = found else { return Ok(event) };
+        event.with_pid(pid.text, &self.limits).map_err(|invalid| at(text, pid.offset, told(&invalid)))
     }
 
     fn data(&self, text: &str) -> Result<Event, JsonError> {
@@ -85,11 +94,14 @@ impl Reader {
         event.build_within(&self.limits).map_err(|invalid| {
             let pid = invalid.attribute == "partitionkey";
             let offset = if pid { offset } else { 0 };
-            let too_large = invalid.is_too_large();
-            let error = JsonError { line: 1, column: 1, message: invalid.to_string(), too_large };
-            at(text, offset, error)
+            at(text, offset, told(&invalid))
         })
     }
+}
+
+/// An error whose place is not known yet.
+fn told(invalid: &InvalidEvent) -> JsonError {
+    JsonError { line: 1, column: 1, message: invalid.to_string(), too_large: invalid.is_too_large() }
 }
 
 /// Checks that a text is UTF-8.

@@ -19,7 +19,7 @@ use super::note::Resume;
 use super::summary::Summary;
 use super::watch::{Cut, Watch};
 use crate::args::PipeArgs;
-use crate::console::Console;
+use crate::console::{Console, counted, torn};
 use crate::error::{CliError, Exit};
 use crate::signals::Signals;
 use crate::targets::{self, To};
@@ -70,7 +70,7 @@ impl Session {
         data: &Path,
         console: &Console,
     ) -> Result<Option<Self>, CliError> {
-        let mut signals = Signals::new()?;
+        let mut signals = Signals::with_hangup()?;
         // A receiver that refuses everything is no reason to wait: the failed store has the answer.
         let options = RuntimeOptions { reject_hold: None, ..RuntimeOptions::default() };
         let builder = targets::configure(Outhaul::builder(data), to, &args.target).runtime(options);
@@ -87,6 +87,9 @@ impl Session {
                     .help("use that version, or read the input from its first line with `--from-start`")
             })?),
         };
+        if let Some(told) = torn(&outhaul.report()) {
+            console.say(told);
+        }
         if std::io::stdin().is_terminal() {
             console.say("reading events from the terminal, one a line; Ctrl-D ends the input");
         }
@@ -140,7 +143,8 @@ impl Session {
                      line",
                 ),
                 Some(Fed::SameInput { lines }) => self.watch.console.say(format_args!(
-                    "note: this input is known; it goes on behind the {lines} lines that were read before"
+                    "note: this input is known; it goes on behind the {} that were read before",
+                    counted(lines, "line", "lines")
                 )),
                 None => return self.input_ended(End::Unwanted),
             }
@@ -201,7 +205,10 @@ impl Session {
             End::Differs { lines, short } => {
                 let why = match short {
                     true => format!("it ends before line {lines}, up to which it was read before"),
-                    false => format!("its first {lines} lines are not those that were read before"),
+                    false => {
+                        let first = counted(lines, "line", "lines");
+                        format!("its beginning ({first}) is not what was read before")
+                    }
                 };
                 CliError::new(
                     Exit::Wrong,

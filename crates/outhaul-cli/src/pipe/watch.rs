@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::time::{Instant, sleep_until};
 
 use super::summary::Summary;
-use crate::console::Console;
+use crate::console::{Console, counted};
 use crate::signals::Signals;
 
 /// How often the bar moves and the store is asked for its health.
@@ -114,13 +114,12 @@ fn show(console: &Console, summary: &Summary, total: Option<u64>) {
 /// What waits, per target, and why.
 pub(crate) fn describe(targets: &[TargetStatus]) -> String {
     let each = targets.iter().filter(|target| target.waiting > 0).map(|target| {
-        let entries = if target.waiting == 1 { "entry" } else { "entries" };
         let why = match (target.state, &target.last_error) {
             (State::Orphan, _) => " (an orphan: no target of this name was given)".to_owned(),
             (_, Some(error)) => format!(" ({}: {error})", target.reason),
             (_, None) => String::new(),
         };
-        format!("{}: {} {entries}{why}", target.name, target.waiting)
+        format!("{}: {}{why}", target.name, counted(target.waiting, "entry", "entries"))
     });
     each.collect::<Vec<_>>().join("; ")
 }

@@ -60,7 +60,9 @@ fn answer(names: Vec<(String, String)>, results: Vec<Result<Receipt, AdmitError>
         }
     }
     match worst {
-        Some(error) => Problem::refused(&error).with_errors(faults).with_accepted(accepted).into_response(),
+        Some(error) => {
+            Problem::refused(&error).in_part(accepted, faults.len()).with_errors(faults).into_response()
+        }
         None => json(StatusCode::ACCEPTED, &Answer { accepted, durable }),
     }
 }
@@ -120,6 +122,9 @@ mod tests {
         let (status, _, body) = answered(results).await;
         assert_eq!((status, &body["reason"]), (500, &"unknown_outcome".into()));
         assert_eq!(body["accepted"][0]["id"], "id0");
+        let detail = body["detail"].as_str().unwrap();
+        assert!(detail.starts_with("1 of 3 events is admitted"), "{detail}");
+        assert!(detail.contains("send only the others again"), "{detail}");
         assert_eq!(
             (&body["errors"][1]["id"], &body["errors"][1]["dedup_id"]),
             (&"id2".into(), &"dedup2".into())
@@ -127,5 +132,11 @@ mod tests {
         let (status, _, body) =
             answered(vec![Ok(receipt()), Ok(Receipt { durable: false, ..receipt() })]).await;
         assert_eq!((status, &body["durable"]), (202, &false.into()));
+        // Where nothing is admitted, nothing is said about parts.
+        let (_, _, body) = answered(vec![Err(AdmitError::DiskFull("/".into()))]).await;
+        assert!(
+            body["accepted"].is_null() && !body["detail"].as_str().unwrap().contains("admitted"),
+            "{body}"
+        );
     }
 }

@@ -81,15 +81,20 @@ fn one(event: Result<Event, JsonError>) -> Result<Vec<Event>, Problem> {
 
 fn binary(headers: &HeaderMap, body: &Bytes, reader: &Reader) -> Result<Vec<Event>, Problem> {
     let pairs = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-    Event::from_headers(pairs, body.clone(), reader.limits()).map(|event| vec![event]).map_err(|error| {
-        let large = matches!(&error, HeaderError::Invalid(invalid) if invalid.is_too_large());
-        let fault = Fault::header(0, error.to_string());
+    let refused = |message: String, large: bool| {
+        let fault = Fault::header(0, message);
         let detail = format!("nothing was admitted: {}", fault.message);
         match large {
             true => Problem::too_large(detail).with_errors(vec![fault]),
             false => Problem::invalid(vec![fault]),
         }
-    })
+    };
+    let event = Event::from_headers(pairs, body.clone(), reader.limits()).map_err(|error| {
+        let large = matches!(&error, HeaderError::Invalid(invalid) if invalid.is_too_large());
+        refused(error.to_string(), large)
+    })?;
+    let event = reader.keyed(event).map_err(|error| refused(error.message, error.too_large))?;
+    Ok(vec![event])
 }
 
 fn lines(text: &[u8], reader: &Reader) -> Result<Vec<Event>, Problem> {

@@ -99,15 +99,16 @@ impl Problem {
 
     /// Nothing of a request was admitted.
     pub(crate) fn refused(error: &AdmitError) -> Self {
-        let status = match error {
-            AdmitError::Unknown(_) => StatusCode::INTERNAL_SERVER_ERROR,
-            _ => StatusCode::SERVICE_UNAVAILABLE,
-        };
+        let status = status(error.reason());
         let mut problem = Self::new(status, error.reason(), error.to_string());
         if let AdmitError::QueueFull { target, .. } = error {
             problem.0.target = Some(target.to_string());
         }
-        problem.retry_after(error.retry_after())
+        // What can never fit is no better later.
+        match status {
+            StatusCode::PAYLOAD_TOO_LARGE => problem,
+            _ => problem.retry_after(error.retry_after()),
+        }
     }
 
     pub(crate) fn with_errors(mut self, faults: Vec<Fault>) -> Self {
@@ -115,7 +116,17 @@ impl Problem {
         self
     }
 
-    pub(crate) fn with_accepted(mut self, accepted: Vec<Accepted>) -> Self {
+    /// A part of a request was admitted, and `refused` events were not.
+    pub(crate) fn in_part(mut self, accepted: Vec<Accepted>, refused: usize) -> Self {
+        if let count @ 1.. = accepted.len() {
+            let is = if count == 1 { "is" } else { "are" };
+            self.0.detail = format!(
+                "{count} of {} events {is} admitted and safe (they are in `accepted`); send only the others again \
+                 (they are in `errors`): {}",
+                count + refused,
+                self.0.detail
+            );
+        }
         self.0.accepted = accepted;
         self
     }
@@ -130,6 +141,15 @@ impl Problem {
 impl Problem {
     pub(crate) fn body(&self) -> &impl Serialize {
         &self.0
+    }
+}
+
+/// The status of a refusal, by its machine-readable word.
+fn status(reason: &str) -> StatusCode {
+    match reason {
+        "too_large" => StatusCode::PAYLOAD_TOO_LARGE,
+        "unknown_outcome" => StatusCode::INTERNAL_SERVER_ERROR,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 
@@ -161,5 +181,19 @@ impl IntoResponse for Problem {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"outhaul\""));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_follows_the_reason() {
+        for (reason, code) in
+            [("too_large", 413), ("unknown_outcome", 500), ("queue_full", 503), ("stopping", 503)]
+        {
+            assert_eq!(status(reason).as_u16(), code, "{reason}");
+        }
     }
 }

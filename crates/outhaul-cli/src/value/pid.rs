@@ -37,7 +37,12 @@ impl PidField {
 
     /// Looks for it. A text that has been parsed before is valid JSON.
     pub(super) fn find(&self, text: &str) -> Result<Option<Pid>, JsonError> {
-        let mut here = text;
+        self.find_in(text, text)
+    }
+
+    /// Looks for it in a part of a text; its place is one in the whole.
+    pub(super) fn find_in(&self, text: &str, part: &str) -> Result<Option<Pid>, JsonError> {
+        let mut here = part;
         for token in &self.path {
             let found = match here.trim_ascii_start().as_bytes().first() {
                 Some(b'{') => members(here, [token]).map(|[value]| value),

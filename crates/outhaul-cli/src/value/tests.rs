@@ -75,7 +75,8 @@ fn the_pid_comes_from_a_field_and_a_partitionkey_wins() {
     assert_eq!(pid("o", r#"{"p":1}"#), None);
     assert_eq!(pid("/data/o", &given(r#","data":{"o":"q\"x"}"#)).as_deref(), Some("q\"x"));
     assert_eq!(pid("/data/o", &given(r#","data":{"o":7},"partitionkey":"k""#)).as_deref(), Some("k"));
-    assert_eq!(pid("/data/o", &given(r#","data":{"o":7},"partitionkey":null"#)), None);
+    // An attribute that is null is not set (CloudEvents JSON format, section 2.2).
+    assert_eq!(pid("/data/o", &given(r#","data":{"o":7},"partitionkey":null"#)).as_deref(), Some("7"));
     assert_eq!(pid("o", &given("")), None);
     let error = reader(Some("o")).value(br#" {"o":""}"#).unwrap_err();
     assert_eq!(error.column, 7, "{error}");
@@ -88,4 +89,38 @@ fn an_event_that_is_too_large_is_told_apart() {
     let large = format!("\"{}\"", "x".repeat(1024 * 1024));
     assert!(reader(None).value(large.as_bytes()).unwrap_err().too_large);
     assert!(!reader(None).value(b"{").unwrap_err().too_large);
+}
+
+#[test]
+fn the_field_of_a_cloudevent_is_looked_up_in_it_and_then_in_its_data() {
+    let given = |rest: &str| format!(r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t"{rest}}}"#);
+    for (field, rest, expected) in [
+        ("order", r#","data":{"order":"inside"}"#, Some("inside")),
+        ("order", r#","order":"outside","data":{"order":"inside"}"#, Some("outside")),
+        ("subject", r#","subject":"s","data":{"subject":"inside"}"#, Some("s")),
+        ("order", r#","data":[1]"#, None),
+        ("order", r#","data":"text""#, None),
+        ("order", r#","data":{"other":1}"#, None),
+        ("order", r#","data":{"order":"inside"},"partitionkey":"own""#, Some("own")),
+        ("/order/id", r#","data":{"order":{"id":42}}"#, Some("42")),
+        ("/data/order/id", r#","data":{"order":{"id":42},"data":{"order":{"id":1}}}"#, Some("42")),
+        ("/data/order", r#","data":{"data":{"order":"deeper"}}"#, Some("deeper")),
+        ("/1", r#","data":[0,"x"]"#, Some("x")),
+    ] {
+        let event = reader(Some(field)).value(given(rest).as_bytes()).unwrap();
+        assert_eq!(event.pid(), expected, "{field} in {rest}");
+        let event = reader(Some(field)).cloudevent(given(rest).as_bytes()).unwrap();
+        assert_eq!(event.pid(), expected, "{field} in {rest}");
+    }
+    for (field, rest, value) in [
+        ("order", r#","data":{"order":1.5}"#, "1.5"),
+        ("order", r#","order":true,"data":{"order":"x"}"#, "true"),
+        ("/order/id", r#","data":{"order":{"id":null}}"#, "null"),
+        ("order", r#","data":{"order":""}"#, "\"\""),
+    ] {
+        let text = given(rest);
+        let error = reader(Some(field)).value(text.as_bytes()).unwrap_err();
+        let column = text.find(value).unwrap() + 1;
+        assert_eq!((error.line, error.column), (1, column), "{field} in {rest}: {error}");
+    }
 }

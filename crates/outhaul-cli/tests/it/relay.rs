@@ -98,7 +98,9 @@ fn the_drain_is_bounded_and_a_second_signal_ends_it_at_once() {
     until("the stop", || relay.running.stderr().contains("stopping").then_some(()));
     relay.running.signal(Signal::TERM);
     let start = std::time::Instant::now();
-    relay.running.end().ended_with(130);
+    let ended = relay.running.end();
+    ended.ended_with(130).has("ended at once");
+    assert!(!ended.stderr.contains("ERROR"), "{}", ended.stderr);
     assert!(start.elapsed().as_secs() < 10);
     receiver.rule(|_| Act::Status(200));
     assert_eq!(pipe(dir.path(), &["--to", &to, "--data", "data"], "").ended_with(0).summary().delivered, 1);

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use rustix::process::Signal;
 
 use crate::receiver::{Act, Receiver};
-use crate::support::{Summary, event, pipe, program, start_pipe, temporary, until, values};
+use crate::support::{Relay, Summary, event, pipe, program, start_pipe, temporary, until, values};
 
 fn lines(from: u32, to: u32) -> String {
     (from..=to).map(|n| event(&n.to_string(), &(n % 5).to_string())).collect()
@@ -103,7 +103,7 @@ fn an_interrupted_run_ends_with_130_and_the_next_one_delivers_the_rest() {
     let receiver = Receiver::new(|_| Act::Hang);
     let uri = receiver.uri("outhaul.timeout=300ms&outhaul.trial_backoff=20ms&outhaul.trial_backoff_max=50ms");
     let args = ["--to", &uri, "--data", "data"];
-    for signal in [Signal::INT, Signal::TERM] {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let before = receiver.arrivals().len();
         let mut running = start_pipe(dir.path(), &args);
         running.child.stdin.take().unwrap().write_all(lines(1, 20).as_bytes()).unwrap();
@@ -133,6 +133,7 @@ fn a_second_signal_ends_it_at_once_and_the_summary_is_still_last() {
     let ended = running.end();
     assert!(start.elapsed().as_millis() < 4500);
     assert_eq!(ended.ended_with(130).summary().waiting, 1);
+    assert!(!ended.stderr.contains("ERROR"), "{}", ended.stderr);
     receiver.rule(|_| Act::Status(200));
     assert_eq!(pipe(dir.path(), &args, "1\n").ended_with(0).summary().delivered, 1);
 }
@@ -227,4 +228,85 @@ fn a_directory_that_is_something_else_is_refused() {
     std::fs::write(dir.path().join("file"), "").unwrap();
     pipe(dir.path(), &["--to", "file:out", "--data", "file/data"], "1\n").ended_with(1).has("file/data");
     assert!(!dir.path().join("out").exists());
+}
+
+#[test]
+fn a_hangup_that_is_to_be_ignored_is_ignored() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut shell = std::process::Command::new("sh");
+    let outhaul = env!("CARGO_BIN_EXE_outhaul");
+    let script = format!("trap '' HUP; exec {outhaul} pipe --to file:out --data data");
+    shell.args(["-c", &script]).current_dir(dir.path()).stdin(std::process::Stdio::piped());
+    let mut running = crate::support::Running::start(&mut shell);
+    let mut stdin = running.child.stdin.take().unwrap();
+    stdin.write_all(lines(1, 1).as_bytes()).unwrap();
+    until("a delivery", || (delivered(dir.path()).len() == 1).then_some(()));
+    running.signal(Signal::HUP);
+    stdin.write_all(lines(2, 2).as_bytes()).unwrap();
+    drop(stdin);
+    assert_eq!(running.end().ended_with(0).summary().delivered, 2);
+}
+
+#[test]
+fn a_timeout_counts_only_if_something_waits_when_attempts_under_way_have_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    // The answer comes when the time is over.
+    let (open, gate) = std::sync::mpsc::channel::<()>();
+    let gate = std::sync::Mutex::new(gate);
+    let receiver = Receiver::new(move |arrival| {
+        // What has no id is a probe.
+        if !arrival.id().is_empty() {
+            gate.lock().unwrap().recv_timeout(crate::support::LONG).unwrap();
+        }
+        Act::Status(200)
+    });
+    let mut running =
+        start_pipe(dir.path(), &["--to", &receiver.uri("outhaul.timeout=50s"), "--timeout", "2s"]);
+    running.child.stdin.take().unwrap().write_all(b"1\n").unwrap();
+    until("the end of the time", || running.stderr().contains("is over").then_some(()));
+    open.send(()).unwrap();
+    let ended = running.end();
+    ended.ended_with(0);
+    assert_eq!((ended.summary().delivered, ended.summary().waiting), (1, 0));
+    assert!(temporary(dir.path()).is_empty());
+
+    for _ in 0..20 {
+        let ended = pipe(dir.path(), &["--to", "file:out", "--timeout", "1ms"], lines(1, 3));
+        let waiting = ended.summary().waiting;
+        ended.ended_with(if waiting == 0 { 0 } else { 4 });
+    }
+}
+
+#[test]
+fn an_unfinished_write_is_told_and_nothing_else_comes_of_it() {
+    for relay in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let down = ["--to", "h=http://127.0.0.1:1/", "--data", "data"];
+        let mut running = start_pipe(dir.path(), &down);
+        let mut stdin = running.child.stdin.take().unwrap();
+        stdin.write_all(lines(1, 3).as_bytes()).unwrap();
+        let segment = || {
+            let found = std::fs::read_dir(dir.path().join("data/log")).ok()?.next()?.ok()?.path();
+            std::fs::read(&found).is_ok_and(|bytes| contains(&bytes, b"{\"id\":\"3\"}")).then_some(found)
+        };
+        let segment = until("the write", segment);
+        running.kill();
+        // As if the power had gone while the last batch was written.
+        let bytes = std::fs::read(&segment).unwrap();
+        let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+        std::fs::write(&segment, &bytes[..end - 4]).unwrap();
+        let told = "an unfinished write of ";
+        let stderr = if relay {
+            let relay = Relay::start(dir.path(), &["--to", "h=http://127.0.0.1:1/"]);
+            relay.stop().ended_with(0).has(told).stderr.clone()
+        } else {
+            let args = ["--to", "h=file:out", "--repoint", "h", "--data", "data"];
+            pipe(dir.path(), &args, "").ended_with(0).has(told).stderr.clone()
+        };
+        assert_eq!(stderr.matches("note: an unfinished write").count(), 1, "{stderr}");
+    }
+}
+
+fn contains(bytes: &[u8], needle: &[u8]) -> bool {
+    bytes.windows(needle.len()).any(|window| window == needle)
 }

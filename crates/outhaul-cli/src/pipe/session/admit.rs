@@ -55,9 +55,10 @@ impl Session {
                     (stalled_since, self.stall_told) = (None, None);
                     self.durable(pending, line, last).await?;
                 }
-                Err(AdmitError::QueueFull { .. } | AdmitError::Saturated) if part > 1 => part /= 2,
+                Err(error) if part > 1 && is_about_size(&error) => part /= 2,
                 Err(AdmitError::QueueFull { target, limit }) if empty.contains(&target) => {
-                    return Err(never_fits(line, &target, &limit));
+                    let place = format!("line {line}, target {target}");
+                    return Err(never_fits(place, format!("the queue is empty, and its limit is {limit}")));
                 }
                 Err(AdmitError::QueueFull { .. } | AdmitError::Saturated) => {
                     let since = *stalled_since.get_or_insert_with(Instant::now);
@@ -70,6 +71,9 @@ impl Session {
                             .unwrap_or_default();
                     }
                     self.tell_of_stall(since);
+                }
+                Err(error) if error.reason() == "too_large" => {
+                    return Err(never_fits(format!("line {line}"), error.to_string()));
                 }
                 Err(error) => return Err(refused(&error, line)),
             }
@@ -144,11 +148,16 @@ fn refused(error: &AdmitError, line: u64) -> Halt {
     )
 }
 
-fn never_fits(line: u64, target: &TargetName, limit: &str) -> Halt {
+/// Whether fewer events may be taken where so many are not.
+fn is_about_size(error: &AdmitError) -> bool {
+    matches!(error, AdmitError::QueueFull { .. } | AdmitError::Saturated) || error.reason() == "too_large"
+}
+
+fn never_fits(place: String, why: String) -> Halt {
     Halt::Error(
         CliError::new(Exit::Wrong, "an event is larger than a queue")
-            .at(format!("line {line}, target {target}"))
-            .because(format!("the queue is empty, and its limit is {limit}"))
+            .at(place)
+            .because(why)
             .help("set a larger `outhaul.queue_bytes`; then run again with the same `--data`"),
     )
 }

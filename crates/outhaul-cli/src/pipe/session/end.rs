@@ -7,7 +7,7 @@ use outhaul::State;
 use super::super::data::DataDir;
 use super::super::watch::{Cut, describe};
 use super::{Halt, Session};
-use crate::console::quoted;
+use crate::console::{counted, quoted};
 use crate::error::{CliError, Exit};
 
 /// How long attempts in flight may take when somebody waits for the end.
@@ -22,8 +22,11 @@ impl Session {
             Halt::Cut(Cut::Broken(failure)) => console.fail(&failure.into()),
             Halt::Cut(Cut::TimedOut) => {
                 let waited = self.timeout.unwrap_or_default();
-                console.say(format_args!("the time for deliveries ({waited:?}) is over"));
-                Exit::Left
+                console.say(format_args!(
+                    "the time for deliveries ({waited:?}) is over: attempts under way may end"
+                ));
+                // Whether entries are left shows when those have ended; the rest of the input is left for certain.
+                if self.input_ended { Exit::Done } else { Exit::Left }
             }
             Halt::Cut(Cut::OutputGone) => {
                 console.say("nobody reads standard output any more");
@@ -45,6 +48,8 @@ impl Session {
             closed = outhaul.shutdown(drain) => closed,
             () = self.watch.signals.stop() => {
                 self.summary.look_at(&outhaul.targets());
+                // The process ends next. What would be told about parts that nobody closed is nobody's business.
+                std::mem::forget(outhaul);
                 return Exit::Interrupted;
             }
         };
@@ -66,14 +71,17 @@ impl Session {
         let shown = data.path().display();
         let copied = quoted(&shown.to_string());
         for (target, count) in &self.shed {
-            console.say(format_args!("{target}: {count} events missed it, because its queue was full"));
+            console.say(format_args!(
+                "{target}: {} missed it, because its queue was full",
+                counted(*count, "event", "events")
+            ));
         }
         let damage = outhaul.report().damage;
         for found in &damage {
             let copy = found.quarantined.as_ref().map(|path| format!("; a copy is in {}", path.display()));
             console.say(format_args!(
-                "damage: {} bytes at {} of {}: {}{}",
-                found.length,
+                "damage: {} at {} of {}: {}{}",
+                counted(found.length, "byte", "bytes"),
                 found.offset,
                 found.file,
                 found.reason,
@@ -85,8 +93,8 @@ impl Session {
         }
         let failed = outhaul.failed().count(None);
         if failed > 0 {
-            let events = if failed == 1 { "event is" } else { "events are" };
-            console.say(format_args!("{failed} {events} in the failed store; to see why:"));
+            let events = counted(failed, "event is", "events are");
+            console.say(format_args!("{events} in the failed store; to see why:"));
             console.say(format_args!("outhaul failed ls --data {copied}"));
             exit = exit.and(Exit::Attention);
         }

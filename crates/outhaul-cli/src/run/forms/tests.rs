@@ -76,3 +76,23 @@ fn all_events_of_a_body_are_read() {
     let many = Form::Batch.read(&HeaderMap::new(), &Bytes::from(many), &reader);
     assert_eq!(serde_json::to_value(many.unwrap_err().body()).unwrap()["reason"], "too_large");
 }
+
+#[test]
+fn the_pid_of_an_event_in_binary_mode_comes_from_its_attributes_or_its_body() {
+    let reader = Reader::new("outhaul:http", Some(crate::value::PidField::parse("order").unwrap()));
+    let base = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
+    let read = |more: &[(&'static str, &'static str)], body: &'static str| {
+        Form::Binary.read(
+            &headers(&[&base[..], more].concat()),
+            &Bytes::from_static(body.as_bytes()),
+            &reader,
+        )
+    };
+    let pid = |more: &[_], body| read(more, body).unwrap()[0].pid().map(str::to_owned);
+    assert_eq!(pid(&[], r#"{"order":7}"#).as_deref(), Some("7"));
+    assert_eq!(pid(&[("ce-order", "outside")], r#"{"order":7}"#).as_deref(), Some("outside"));
+    assert_eq!(pid(&[("ce-partitionkey", "own")], r#"{"order":7}"#).as_deref(), Some("own"));
+    assert_eq!(pid(&[("content-type", "text/plain")], r#"{"order":7}"#), None);
+    assert_eq!(pid(&[], ""), None);
+    assert!(read(&[], r#"{"order":1.5}"#).is_err());
+}
