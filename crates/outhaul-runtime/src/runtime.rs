@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use outhaul_store::event::TargetName;
 use outhaul_store::{
     Admission, FailedStore, Input, Log, OpenReport, QueueSettings, Receipt, Shards, Store, StoreError,
@@ -20,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::admit::{AdmitError, Incoming, Op, Pending, QueueSink};
 use crate::notice::Notice;
-use crate::status::{TargetStatus, WorkerStatus, status};
+use crate::status::{State, TargetStatus, WorkerStatus, status};
 use crate::worker;
 
 /// A target as it is configured.
@@ -162,7 +164,7 @@ impl Runtime {
                 status,
                 stop: stopped.clone(),
             };
-            workers.spawn(async move { (name, worker::run(setup).await) });
+            workers.spawn(async move { (name, watched(setup).await) });
         }
         let shared = Shared {
             writer: Writer::open(sink, options.writer),
@@ -319,9 +321,9 @@ impl Runtime {
         let mut workers = shared.workers.lock().await;
         while let Some(ended) = workers.join_next().await {
             match ended {
-                Ok((_, Ok(()))) => {}
-                Ok((target, Err(error))) => tracing::error!(%target, %error, "a worker ended with an error"),
-                Err(error) => tracing::error!(%error, "a worker panicked"),
+                // An error was told when it happened.
+                Ok(_) => {}
+                Err(error) => tracing::error!(%error, "a worker was lost"),
             }
         }
         drop(workers);
@@ -345,6 +347,20 @@ impl Runtime {
         let closed = shared.store.close().await;
         flushed.and(closed).map(|()| ShutdownReport { waiting })
     }
+}
+
+/// Runs a worker, and shows it if it cannot go on.
+async fn watched(setup: worker::Setup) -> Result<(), StoreError> {
+    let (name, status) = (setup.name.clone(), Arc::clone(&setup.status));
+    let ended = AssertUnwindSafe(worker::run(setup)).catch_unwind().await;
+    let ended = ended.unwrap_or_else(|_| Err(StoreError::Failed("its worker panicked: a defect".into())));
+    if let Err(error) = &ended {
+        tracing::error!(target = %name, %error, "the target's worker cannot go on");
+        let mut status = status.lock().unwrap_or_else(PoisonError::into_inner);
+        (status.state, status.reason) = (State::Failed, "store_failed");
+        status.last_error = Some(error.to_string());
+    }
+    ended
 }
 
 /// An instant that is as far away, or as far as a clock can tell.

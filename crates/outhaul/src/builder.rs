@@ -134,7 +134,12 @@ impl OuthaulBuilder {
 
 /// A file is locked by the target that writes to it, so a second one would wait for ever.
 fn one_writer_each(specs: &[TargetSpec]) -> Result<(), OpenError> {
-    for (index, spec) in specs.iter().enumerate().filter(|(_, spec)| spec.target.kind() == "file") {
+    // Devices and pipes are not locked.
+    let locked = |spec: &TargetSpec| {
+        let special = std::fs::metadata(&spec.destination).is_ok_and(|file| !file.is_file());
+        spec.target.kind() == "file" && !special
+    };
+    for (index, spec) in specs.iter().enumerate().filter(|(_, spec)| locked(spec)) {
         let same =
             |other: &&TargetSpec| other.target.kind() == "file" && other.destination == spec.destination;
         if let Some(first) = specs[..index].iter().find(same) {

@@ -458,7 +458,7 @@ impl Worker {
     fn probe(&mut self, trial: bool) {
         self.trial_running |= trial;
         let target = Arc::clone(&self.setup.target);
-        let max = self.setup.options.timeout * 2;
+        let max = self.setup.options.timeout.saturating_mul(2);
         self.tasks.spawn(async move {
             let probe = AssertUnwindSafe(target.probe()).catch_unwind();
             let result = match tokio::time::timeout(max, probe).await {
@@ -490,7 +490,7 @@ impl Worker {
             });
         }
         let target = Arc::clone(&self.setup.target);
-        let max = self.setup.options.timeout * 2;
+        let max = self.setup.options.timeout.saturating_mul(2);
         let generation = self.generation;
         self.tasks.spawn(async move {
             let length = attempts.len();

@@ -37,7 +37,7 @@ impl Moves {
         self.overflowing += u64::from(rule == Rule::Overflow);
         let failure = Failure {
             rule,
-            class: error.map_or(rule.as_str().to_owned(), |error| format!("{:?}", error.kind())),
+            class: error.map_or(rule.as_str().to_owned(), |error| snake_case(&format!("{:?}", error.kind()))),
             detail: error.map_or_else(String::new, DeliveryError::detail),
             attempts: pending.tried.attempts.max(pending.sent),
             first_attempt_ms: millis(pending.first_attempt),
@@ -93,4 +93,16 @@ impl Moves {
         moves.append(&mut self.pending);
         self.pending = moves;
     }
+}
+
+/// The word of an error kind, as configuration and health spell words.
+fn snake_case(name: &str) -> String {
+    let mut out = String::with_capacity(name.len() + 4);
+    for c in name.chars() {
+        if c.is_ascii_uppercase() && !out.is_empty() {
+            out.push('_');
+        }
+        out.push(c.to_ascii_lowercase());
+    }
+    out
 }

@@ -32,6 +32,7 @@ async fn a_rejected_event_is_in_the_failed_store_with_its_reason_and_its_success
         (failure.rule.as_str(), failure.detail.as_str(), failure.attempts),
         ("rejected", "HTTP 400: no such field", 1)
     );
+    assert_eq!(failure.class, "content_refused");
     assert_eq!(*failed[0].event, event(1, Some("p")));
     let mut rejected = 0;
     while let Ok(notice) = notices.try_recv() {

@@ -85,6 +85,8 @@ struct EventDone {
 enum WriteFailure {
     /// The disk is full; the file is as it was.
     Full,
+    /// No new segment could be started; nothing of the batch was written.
+    NotBegun(StoreError),
     /// Nobody knows what is on disk.
     Unknown(String),
 }
@@ -151,10 +153,14 @@ impl Shared {
         match written {
             Ok(offset) => self.publish(taken, Some((first_sequence, offset, core)), &dead),
             Err(WriteFailure::Full) => {
-                (core.next_sequence, core.last) = (first_sequence, last_before);
-                // Whatever epoch was in the batch is to be written again.
-                core.epoch = 0;
-                self.disk_full(taken);
+                self.take_back(core, first_sequence, last_before);
+                let source = Arc::new(io::ErrorKind::StorageFull.into());
+                let error = StoreError::Io { what: "write to", path: self.dir.clone(), source };
+                self.put_back(taken, || AppendError::DiskFull(self.dir.clone()), &error);
+            }
+            Err(WriteFailure::NotBegun(error)) => {
+                self.take_back(core, first_sequence, last_before);
+                self.put_back(taken, || AppendError::Store(error.clone()), &error);
             }
             Err(WriteFailure::Unknown(reason)) => {
                 self.fail(&reason);
@@ -311,7 +317,7 @@ impl Shared {
         if full {
             self.start_segment(core, first_sequence).map_err(|error| match error {
                 error if error.is_disk_full() => WriteFailure::Full,
-                error => WriteFailure::Unknown(error.to_string()),
+                error => WriteFailure::NotBegun(error),
             })?;
         }
         let Core { active, builder, buffer, .. } = core;
@@ -507,9 +513,15 @@ impl Shared {
         self.remove(dead);
     }
 
+    /// Nothing of a batch was written: its sequences are free again.
+    fn take_back(&self, core: &mut Core, first_sequence: u64, last: Vec<u64>) {
+        (core.next_sequence, core.last) = (first_sequence, last);
+        // Whatever epoch was in the batch is to be written again.
+        core.epoch = 0;
+    }
+
     /// Refuses the events of a round and puts everything else back for a later one.
-    fn disk_full(&self, taken: Taken) {
-        let full = || AppendError::DiskFull(self.dir.clone());
+    fn put_back(&self, taken: Taken, refused: impl Fn() -> AppendError, error: &StoreError) {
         let mut inner = lock(&self.inner);
         {
             let mut queues = self.queues.lock();
@@ -528,13 +540,8 @@ impl Shared {
         inner.unwritten_since.get_or_insert(now);
         inner.not_before = Some(now + FULL_BACKOFF);
         drop(inner);
-        let error = StoreError::Io {
-            what: "write to",
-            path: self.dir.clone(),
-            source: Arc::new(io::ErrorKind::StorageFull.into()),
-        };
         for answer in taken.answers {
-            answer.fail(full);
+            answer.fail(&refused);
         }
         for reply in taken.inputs.into_iter().map(|(_, reply)| reply).chain(taken.flushes) {
             reply.send(Err(error.clone())).unwrap_or_default();
@@ -590,7 +597,7 @@ impl Shared {
         match marked {
             Ok(_) => Ok(()),
             // The mark is a courtesy: everything acknowledged is durable without it.
-            Err(WriteFailure::Full) => Ok(()),
+            Err(WriteFailure::Full | WriteFailure::NotBegun(_)) => Ok(()),
             Err(WriteFailure::Unknown(reason)) => Err(StoreError::Failed(reason.into())),
         }
     }
@@ -599,7 +606,8 @@ impl Shared {
 /// After a write that failed: a full disk is harmless if the file is as long as before.
 fn cut_back(file: &dyn File, offset: u64, error: &io::Error) -> WriteFailure {
     if is_full(error) {
-        match file.set_len(offset) {
+        // Synced, or bytes behind the end of a segment that is sealed next would look like damage.
+        match file.set_len(offset).and_then(|()| file.sync()) {
             Ok(()) => return WriteFailure::Full,
             Err(cut) => {
                 return WriteFailure::Unknown(format!("the disk is full, and the file cannot be cut: {cut}"));
