@@ -12,6 +12,7 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::args::{FailedArgs, FailedFilter, FailedVerb};
 use crate::console::{Console, quoted};
+use crate::data_dir;
 use crate::error::{CliError, Exit};
 
 /// Entries read at a time.
@@ -131,10 +132,32 @@ async fn open(filter: &FailedFilter) -> Result<(Store, BTreeSet<TargetName>), Cl
     let only = filter.target.as_deref().map(TargetName::new).transpose();
     let only = only.map_err(|e| CliError::new(Exit::Wrong, e.to_string()).at("--target"))?;
     let options = JournalOptions { read_only: true, ..JournalOptions::default() };
+    data_dir::check(&filter.data)?;
     let store = Store::open(&filter.data, options).await?;
-    let targets = store.failed().counts().into_keys();
-    let targets = targets.filter(|name| only.as_ref().is_none_or(|only| only == name)).collect();
+    let mut targets: BTreeSet<TargetName> = store.failed().counts().into_keys().collect();
+    if let Some(only) = only {
+        let known = targets.iter().cloned().chain(store.log().stats().into_iter().map(|queue| queue.name));
+        let known: BTreeSet<TargetName> = known.collect();
+        if !known.contains(&only) {
+            store.close().await?;
+            return Err(unknown(&only, &known, filter));
+        }
+        targets.retain(|name| *name == only);
+    }
     Ok((store, targets))
+}
+
+/// The directory has never heard of a target.
+fn unknown(name: &TargetName, known: &BTreeSet<TargetName>, filter: &FailedFilter) -> CliError {
+    let known = known.iter().map(TargetName::as_str).collect::<Vec<_>>().join(", ");
+    let why = match known.as_str() {
+        "" => "it knows no target yet".to_owned(),
+        known => format!("it knows {known}"),
+    };
+    CliError::new(Exit::Wrong, format!("the data directory knows no target {name}"))
+        .at(filter.data.display().to_string())
+        .because(why)
+        .help("correct `--target`, or leave it out to see all")
 }
 
 /// Standard output: an array, one object, or lines of text.

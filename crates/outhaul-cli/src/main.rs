@@ -3,6 +3,7 @@
 
 mod args;
 mod console;
+mod data_dir;
 mod error;
 mod failed;
 mod pipe;

@@ -47,6 +47,6 @@ async fn whole(args: &PipeArgs, console: &Console, summary: &mut Summary) -> Res
     };
     let exit = Box::pin(session.work()).await;
     *summary = session.summary().clone();
-    let exit = session.conclude(exit, &data, &targets::arguments(&to));
+    let exit = session.conclude(exit, &data, &to);
     Ok(exit)
 }

@@ -25,6 +25,7 @@ use tokio::time::Instant;
 
 use crate::args::RunArgs;
 use crate::console::{Console, counted, quoted, torn};
+use crate::data_dir;
 use crate::error::{CliError, Exit};
 use crate::signals::{self, Signals};
 use crate::targets;
@@ -52,8 +53,13 @@ async fn relay(args: &RunArgs, console: &Console) -> Result<Exit, CliError> {
     let Some(data) = &args.data else {
         return Err(CliError::new(Exit::Wrong, "no data directory is given")
             .because("events are kept there until they are delivered")
-            .help(format!("outhaul run --data ./outhaul-data {}", targets::arguments(&to))));
+            .help(format!(
+                "outhaul run --data ./outhaul-data {}{}",
+                targets::arguments(&to),
+                targets::note(&to)
+            )));
     };
+    data_dir::check(data)?;
     let mut signals = Signals::new()?;
     let hangup = signals::listen(SignalKind::hangup())?;
     let token = args.token_file.as_deref().map(Token::open).transpose()?;

@@ -19,6 +19,8 @@ pub(crate) struct To {
     uri: String,
     /// What was written, without credentials.
     shown: String,
+    /// Whether it had credentials, so that what is shown is no command.
+    hidden: bool,
 }
 
 /// Reads all of them. `example` is the shortest command that works.
@@ -53,8 +55,14 @@ pub(crate) fn explain(error: OpenError, to: &[To]) -> CliError {
     let OpenError::Unnamed { kind, uris } = error else { return error.into() };
     let line = |(number, uri): (usize, &String)| {
         let same = |target: &&To| TargetUri::parse(&target.uri).is_ok_and(|parsed| parsed.redacted() == *uri);
-        let shown = to.iter().filter(|target| target.name.is_none()).find(same).map(|target| &target.shown);
-        format!("  --to {kind}-{}={}", number + 1, shown.unwrap_or(uri))
+        let name = format!("{kind}-{}", number + 1);
+        match to.iter().filter(|target| target.name.is_none()).find(same) {
+            Some(target) if target.hidden => {
+                format!("  --to {name}=@FILE (a file that holds {})", target.shown)
+            }
+            Some(target) => format!("  --to {name}={}", target.shown),
+            None => format!("  --to {name}={uri}"),
+        }
     };
     let lines = uris.iter().enumerate().map(line).collect::<Vec<_>>().join("\n");
     CliError::new(Exit::Wrong, format!("several targets of the kind {kind} have no name of their own"))
@@ -62,36 +70,53 @@ pub(crate) fn explain(error: OpenError, to: &[To]) -> CliError {
         .help(format!("write:\n{lines}"))
 }
 
-/// The `--to` arguments of a command that is to be copied.
+/// The `--to` arguments of a command that is to be copied. A URI with credentials is left to a file.
 pub(crate) fn arguments(to: &[To]) -> String {
-    let each = to.iter().map(|target| format!("--to {}", crate::console::quoted(&target.shown)));
+    let each = to.iter().map(|target| match (target.hidden, &target.name) {
+        (false, _) => format!("--to {}", crate::console::quoted(&target.shown)),
+        (true, Some(name)) => format!("--to {name}=@FILE"),
+        (true, None) => "--to @FILE".to_owned(),
+    });
     each.collect::<Vec<_>>().join(" ")
+}
+
+/// What has to be said beside [`arguments`].
+pub(crate) fn note(to: &[To]) -> &'static str {
+    match to.iter().any(|target| target.hidden) {
+        true => "\n(FILE is a file that holds the URI, on one line: credentials are not shown)",
+        false => "",
+    }
 }
 
 fn read_one(text: &str) -> Result<To, CliError> {
     let (name, uri) = split(text)?;
-    let shown = match uri.strip_prefix('@') {
-        Some(_) => text.to_owned(),
+    let (shown, hidden) = match uri.strip_prefix('@') {
+        Some(_) => (text.to_owned(), false),
         None => shown(text),
     };
     let uri = match uri.strip_prefix('@') {
         Some(path) => from_file(Path::new(path), text)?,
         None => uri.to_owned(),
     };
-    Ok(To { name, uri, shown })
+    Ok(To { name, uri, shown, hidden })
 }
 
-/// A URI without its credentials. The options are none, and stay.
-fn shown(text: &str) -> String {
-    let Some((before, query)) = text.split_once('?') else { return redact(text) };
+/// A URI without its credentials, and whether it had some. The options are none, and stay.
+fn shown(text: &str) -> (String, bool) {
+    let Some((before, query)) = text.split_once('?') else {
+        let shown = redact(text);
+        let hidden = shown != text;
+        return (shown, hidden);
+    };
     let (options, kept): (Vec<_>, Vec<_>) = query.split('&').partition(|pair| pair.starts_with("outhaul."));
     let url = if kept.is_empty() { before.to_owned() } else { format!("{before}?{}", kept.join("&")) };
     let mut shown = redact(&url);
+    let hidden = shown != url;
     for (i, option) in options.into_iter().enumerate() {
         shown.push(if i == 0 && kept.is_empty() { '?' } else { '&' });
         shown.push_str(option);
     }
-    shown
+    (shown, hidden)
 }
 
 /// A name ends at the first `=`; a URI has a colon, and a path may have a slash, before any.
@@ -161,9 +186,15 @@ mod tests {
     #[test]
     fn credentials_are_not_shown() {
         let to = read_one("a=https://me:secret@h/x").unwrap();
-        assert!(!arguments(&[to]).contains("secret"));
+        assert_eq!(to.shown, "a=https://***@h/x");
+        assert_eq!((arguments(&[to]).as_str(), note(&[]).is_empty()), ("--to a=@FILE", true));
         let to = read_one("https://h/x?key=secret&outhaul.batch=7&b").unwrap();
-        assert_eq!(arguments(&[to]), "--to 'https://h/x?key=***&b&outhaul.batch=7'");
+        assert_eq!(to.shown, "https://h/x?key=***&b&outhaul.batch=7");
+        assert!(note(std::slice::from_ref(&to)).contains("FILE"));
+        assert_eq!(arguments(&[to]), "--to @FILE");
+        for open in ["https://h/x?outhaul.batch=7&b&c", "a=https://h/", "file:x"] {
+            assert!(!read_one(open).unwrap().hidden, "{open}");
+        }
         assert_eq!(
             arguments(&[read_one("file:x?outhaul.batch=7").unwrap()]),
             "--to 'file:x?outhaul.batch=7'"

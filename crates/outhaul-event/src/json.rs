@@ -12,6 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::error::Category;
 use serde_json::value::RawValue;
 
 use crate::event::{Event, EventBuilder, HeaderValue};
@@ -40,12 +41,36 @@ impl JsonError {
     /// Takes over the position of a parser's error.
     pub fn from_parser(error: &serde_json::Error) -> Self {
         let text = error.to_string();
-        let message = match text.rfind(" at line ") {
-            Some(end) => text[..end].to_owned(),
-            None => text,
+        let message = text.rfind(" at line ").map_or(text.as_str(), |end| &text[..end]);
+        let message = match error.classify() {
+            Category::Syntax | Category::Eof => syntax(message),
+            Category::Data | Category::Io => message.to_owned(),
         };
         Self { line: error.line().max(1), column: error.column().max(1), message, too_large: false }
     }
+}
+
+/// What a parser means by its terse words about text that is no JSON.
+fn syntax(terse: &str) -> String {
+    let meant = match terse {
+        "expected ident" => "expected `true`, `false` or `null`",
+        "expected value" => "expected a value",
+        "EOF while parsing a value" => "it ends where a value is expected",
+        "EOF while parsing a string" => "it ends inside of a string",
+        "EOF while parsing a list" => "it ends inside of an array",
+        "EOF while parsing an object" => "it ends inside of an object",
+        "key must be a string" => "expected a name in double quotes",
+        "trailing comma" => "a comma stands before a closing bracket",
+        "trailing characters" => "something follows behind the value",
+        "control character (\\u0000-\\u001F) found while parsing a string" => {
+            "a control character in a string is not escaped"
+        }
+        // These are valid JSON, and more than is taken.
+        "recursion limit exceeded" => return "it nests too deeply".to_owned(),
+        "number out of range" => return "a number is out of range".to_owned(),
+        other => other,
+    };
+    format!("it is not JSON: {meant}")
 }
 
 impl Event {

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::console::Console;
+use crate::data_dir;
 use crate::error::{CliError, Exit};
 
 /// The data directory: one that was given, or a new one in the directory for temporary files.
@@ -16,6 +17,7 @@ pub(crate) struct DataDir {
 impl DataDir {
     pub(crate) fn new(given: Option<&Path>) -> Result<Self, CliError> {
         if let Some(path) = given {
+            data_dir::check(path)?;
             return Ok(Self { path: path.to_owned(), new: false });
         }
         // Readable by its owner alone. It is kept until everything in it is delivered, also when this ends by a fault.

@@ -1,13 +1,14 @@
 //! Reading a request's body: bounded in size, in time, and over all requests.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use http::{HeaderMap, StatusCode, header};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use super::problem::Problem;
@@ -47,71 +48,87 @@ pub(crate) struct Held {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Reads a body whole, or says why not.
-pub(crate) async fn read(headers: &HeaderMap, body: Body, budget: &Budget) -> Result<Held, Problem> {
+/// What is left of bodies that were refused. It is read and thrown away behind the answer: a connection that is closed
+/// before that is reset, and its sender may never read what it was told.
+#[derive(Debug, Default)]
+pub(crate) struct Leftovers(Mutex<JoinSet<()>>);
+
+impl Leftovers {
+    fn take(&self, rest: BodyDataStream) {
+        let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those that have ended are forgotten.
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(pass_over(rest));
+    }
+}
+
+/// Reads to the end of a body, within bounds. Its connection ends with it, or it with its connection.
+async fn pass_over(mut rest: BodyDataStream) {
     let deadline = Instant::now() + TIME_MAX;
+    let mut bytes = 0;
+    while bytes < PASSED_OVER_BYTES_MAX {
+        match timeout_at(deadline.min(Instant::now() + SILENCE_MAX), rest.next()).await {
+            Ok(Some(Ok(piece))) => bytes += piece.len(),
+            _ => return,
+        }
+    }
+}
+
+/// Reads a body whole, or says at once why not.
+pub(crate) async fn read(
+    headers: &HeaderMap,
+    body: Body,
+    budget: &Budget,
+    leftovers: &Leftovers,
+) -> Result<Held, Problem> {
     let length =
         headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let mut stream = body.into_data_stream();
+    let read = match length {
+        Some(length) if length > BODY_BYTES_MAX as u64 => Err(too_long()),
+        _ => collect(&mut stream, budget).await,
+    };
+    // A sender that asks first has not begun to send, and one that was too slow has had its time.
+    let sends = |problem: &Problem| problem.status() != StatusCode::REQUEST_TIMEOUT;
+    if !headers.contains_key(header::EXPECT) && read.as_ref().is_err_and(sends) {
+        leftovers.take(stream);
+    }
+    read
+}
+
+async fn collect(stream: &mut BodyDataStream, budget: &Budget) -> Result<Held, Problem> {
+    let deadline = Instant::now() + TIME_MAX;
     let mut bytes = BytesMut::new();
     let mut permit: Option<OwnedSemaphorePermit> = None;
-    let mut refusal = match length {
-        Some(length) if length > BODY_BYTES_MAX as u64 => Some(too_long()),
-        _ => None,
-    };
-    // A sender that asks first is told at once.
-    if refusal.is_some() && headers.contains_key(header::EXPECT) {
-        return Err(refusal.unwrap_or_else(too_long));
-    }
-    let mut passed_over = 0;
     loop {
-        let wait = deadline.min(Instant::now() + SILENCE_MAX);
-        let piece = match timeout_at(wait, stream.next()).await {
+        let piece = match timeout_at(deadline.min(Instant::now() + SILENCE_MAX), stream.next()).await {
             Ok(Some(Ok(piece))) => piece,
             Ok(Some(Err(_))) => {
-                return Err(refusal.unwrap_or_else(|| {
-                    Problem::new(StatusCode::BAD_REQUEST, "invalid_event", "the body ended before its end")
-                }));
+                let detail = "the body ended before its end";
+                return Err(Problem::new(StatusCode::BAD_REQUEST, "invalid_event", detail));
             }
-            Ok(None) => break,
+            Ok(None) => return Ok(Held { bytes: bytes.freeze(), _permit: permit }),
             Err(_) => {
-                return Err(refusal.unwrap_or_else(|| {
-                    Problem::new(StatusCode::REQUEST_TIMEOUT, "timed_out", "the body took too long to arrive")
-                }));
+                let detail = "the body took too long to arrive";
+                return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "timed_out", detail));
             }
         };
-        if refusal.is_none() && bytes.len() + piece.len() > BODY_BYTES_MAX {
-            refusal = Some(too_long());
-        } else if refusal.is_none() {
-            match budget.take(piece.len()) {
-                Some(more) => match &mut permit {
-                    Some(permit) => permit.merge(more),
-                    None => permit = Some(more),
-                },
-                None => {
-                    let problem = Problem::new(
-                        StatusCode::SERVICE_UNAVAILABLE,
-                        "saturated",
-                        "too many requests are being read; try again in a moment",
-                    );
-                    refusal = Some(problem.retry_after(Duration::from_secs(1)));
-                }
-            }
+        if bytes.len() + piece.len() > BODY_BYTES_MAX {
+            return Err(too_long());
         }
-        if refusal.is_none() {
-            bytes.extend_from_slice(&piece);
-        } else {
-            (bytes, permit) = (BytesMut::new(), None);
-            passed_over += piece.len();
-            if passed_over > PASSED_OVER_BYTES_MAX {
-                break;
-            }
+        let more = budget.take(piece.len()).ok_or_else(saturated)?;
+        match &mut permit {
+            Some(permit) => permit.merge(more),
+            None => permit = Some(more),
         }
+        bytes.extend_from_slice(&piece);
     }
-    match refusal {
-        Some(problem) => Err(problem),
-        None => Ok(Held { bytes: bytes.freeze(), _permit: permit }),
-    }
+}
+
+fn saturated() -> Problem {
+    let detail = "too many requests are being read; try again in a moment";
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "saturated", detail);
+    problem.retry_after(Duration::from_secs(1))
 }
 
 fn too_long() -> Problem {
@@ -128,7 +145,8 @@ mod tests {
     use super::*;
 
     async fn refused(headers: &HeaderMap, body: Body, budget: &Budget) -> serde_json::Value {
-        serde_json::to_value(read(headers, body, budget).await.unwrap_err().body()).unwrap()
+        serde_json::to_value(read(headers, body, budget, &Leftovers::default()).await.unwrap_err().body())
+            .unwrap()
     }
 
     fn pieces(count: usize, bytes: usize) -> Body {
@@ -154,18 +172,20 @@ mod tests {
     #[tokio::test]
     async fn size_is_bounded_per_body_and_over_all() {
         let (headers, budget) = (HeaderMap::new(), Budget::new());
-        let whole = read(&headers, pieces(16, 1 << 20), &budget).await.unwrap();
+        let whole = read(&headers, pieces(16, 1 << 20), &budget, &Leftovers::default()).await.unwrap();
         assert_eq!(whole.bytes.len(), BODY_BYTES_MAX);
         assert_eq!(refused(&headers, pieces(17, 1 << 20), &budget).await["reason"], "too_large");
         let mut held = vec![whole];
         for _ in 1..HELD_BYTES_MAX / BODY_BYTES_MAX {
-            held.push(read(&headers, pieces(16, 1 << 20), &budget).await.unwrap());
+            held.push(read(&headers, pieces(16, 1 << 20), &budget, &Leftovers::default()).await.unwrap());
         }
         assert_eq!(refused(&headers, pieces(1, 1), &budget).await["reason"], "saturated");
         held.pop();
-        assert!(read(&headers, pieces(1, 1), &budget).await.is_ok());
+        assert!(read(&headers, pieces(1, 1), &budget, &Leftovers::default()).await.is_ok());
         let mut long = HeaderMap::new();
         long.insert(header::CONTENT_LENGTH, (BODY_BYTES_MAX + 1).into());
-        assert_eq!(refused(&long, Body::empty(), &budget).await["reason"], "too_large");
+        // It is told before anything has arrived.
+        let silent = Body::from_stream(stream::pending::<std::io::Result<Bytes>>());
+        assert_eq!(refused(&long, silent, &budget).await["reason"], "too_large");
     }
 }

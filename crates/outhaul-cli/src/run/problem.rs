@@ -99,7 +99,7 @@ impl Problem {
 
     /// Nothing of a request was admitted.
     pub(crate) fn refused(error: &AdmitError) -> Self {
-        let status = status(error.reason());
+        let status = status_of(error.reason());
         let mut problem = Self::new(status, error.reason(), error.to_string());
         if let AdmitError::QueueFull { target, .. } = error {
             problem.0.target = Some(target.to_string());
@@ -109,6 +109,10 @@ impl Problem {
             StatusCode::PAYLOAD_TOO_LARGE => problem,
             _ => problem.retry_after(error.retry_after()),
         }
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
     pub(crate) fn with_errors(mut self, faults: Vec<Fault>) -> Self {
@@ -145,7 +149,7 @@ impl Problem {
 }
 
 /// The status of a refusal, by its machine-readable word.
-fn status(reason: &str) -> StatusCode {
+fn status_of(reason: &str) -> StatusCode {
     match reason {
         "too_large" => StatusCode::PAYLOAD_TOO_LARGE,
         "unknown_outcome" => StatusCode::INTERNAL_SERVER_ERROR,
@@ -167,7 +171,7 @@ pub(crate) fn ids(event: &Event) -> (String, String) {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let status = self.status();
         // Strings and numbers always serialise.
         let body = serde_json::to_vec(&self.0).unwrap_or_default();
         let mut response = (status, body).into_response();
@@ -193,7 +197,7 @@ mod tests {
         for (reason, code) in
             [("too_large", 413), ("unknown_outcome", 500), ("queue_full", 503), ("stopping", 503)]
         {
-            assert_eq!(status(reason).as_u16(), code, "{reason}");
+            assert_eq!(status_of(reason).as_u16(), code, "{reason}");
         }
     }
 }

@@ -12,7 +12,7 @@ use http::{HeaderMap, StatusCode};
 use outhaul::{AdmitError, Outhaul};
 
 use super::admission::admit;
-use super::body::{self, Budget};
+use super::body::{self, Budget, Leftovers};
 use super::forms::Form;
 use super::pages;
 use super::problem::Problem;
@@ -29,12 +29,21 @@ pub(crate) struct App {
     reader: Reader,
     address: SocketAddr,
     budget: Budget,
+    leftovers: Leftovers,
     stopping: AtomicBool,
 }
 
 impl App {
     pub(crate) fn new(outhaul: Outhaul, token: Option<Token>, reader: Reader, address: SocketAddr) -> Self {
-        Self { outhaul, token, reader, address, budget: Budget::new(), stopping: AtomicBool::new(false) }
+        Self {
+            outhaul,
+            token,
+            reader,
+            address,
+            budget: Budget::new(),
+            leftovers: Leftovers::default(),
+            stopping: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn outhaul(&self) -> &Outhaul {
@@ -82,7 +91,7 @@ async fn take(app: &App, request: Request) -> Result<Response, Problem> {
         return Err(Problem::refused(&AdmitError::Stopping));
     }
     let form = Form::of(&head.headers).ok_or_else(|| unsupported(app.address))?;
-    let held = body::read(&head.headers, body, &app.budget).await?;
+    let held = body::read(&head.headers, body, &app.budget, &app.leftovers).await?;
     let read = || form.read(&head.headers, &held.bytes, &app.reader);
     // Nothing is waited for between the end of the body and the admission, so a client that goes takes nothing back.
     let events = match held.bytes.len() > PARSED_AT_ONCE_BYTES_MAX {

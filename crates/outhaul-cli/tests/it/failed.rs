@@ -75,6 +75,11 @@ fn a_directory_without_failed_entries_says_so() {
     let listed = failed(dir.path(), &["ls", "--data", "data"]);
     assert_eq!(listed.ended_with(0).has("no failed entries").stdout, "");
     assert_eq!(failed(dir.path(), &["ls", "--data", "data", "--json"]).ended_with(0).stdout, "[]\n");
+    assert_eq!(failed(dir.path(), &["ls", "--data", "data", "--target", "file"]).ended_with(0).stdout, "");
+    for verb in ["ls", "show"] {
+        let typo = failed(dir.path(), &[verb, "--data", "data", "--target", "fiel"]);
+        typo.ended_with(2).has("knows no target fiel").has("it knows file");
+    }
     failed(dir.path(), &["ls", "--data", "nowhere"]).ended_with(2).has("no data directory");
     assert!(!dir.path().join("nowhere").exists());
 }

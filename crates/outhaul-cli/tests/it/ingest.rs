@@ -161,6 +161,26 @@ fn limits_are_told_with_413() {
     drop(stream);
     sending.join().unwrap();
 
+    // With a length that is too long it is told at once, and may still send.
+    let mut stream = TcpStream::connect(relay.address).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let length = 17 * 1024 * 1024;
+    let head = format!(
+        "POST /events HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let start = std::time::Instant::now();
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).unwrap();
+    assert_eq!(&status, b"HTTP/1.1 413");
+    assert!(start.elapsed() < Duration::from_secs(10), "the body is not waited for");
+    stream.write_all(&vec![b' '; length]).unwrap();
+    let next = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    stream.write_all(next).unwrap();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("too_large") && rest.contains("HTTP/1.1 200"), "{rest}");
+
     // One that asks first is told before it sends.
     let mut stream = TcpStream::connect(relay.address).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();

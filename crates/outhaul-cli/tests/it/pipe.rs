@@ -64,11 +64,11 @@ fn a_bad_line_is_named_and_the_lines_before_it_are_delivered() {
     let large = format!("\"{}\"", "x".repeat(1024 * 1024));
     let endless = "x".repeat(9 * 1024 * 1024);
     for (i, (line, column, what)) in [
-        (b"{\"a\":x}".to_vec(), 6, "expected value"),
+        (b"{\"a\":x}".to_vec(), 6, "it is not JSON: expected a value"),
         (b"\"\xC3\x28\"".to_vec(), 2, "0xC3 is not valid UTF-8"),
-        ("{\"ä\":1,}".into(), 9, "trailing comma"),
-        (b"1 2".to_vec(), 3, "trailing characters"),
-        (b"{".to_vec(), 1, "EOF"),
+        ("{\"ä\":1,}".into(), 9, "a comma stands before"),
+        (b"1 2".to_vec(), 3, "something follows behind the value"),
+        (b"{".to_vec(), 1, "it ends inside of an object"),
         (given("").into_bytes(), 44, "`type` is missing"),
         (given(",\"type\":\"\"").into_bytes(), 54, "`type` is empty"),
         (given(",\"type\":\"t\",\"time\":\"yesterday\"").into_bytes(), 74, "`time` is not an RFC 3339 time"),
@@ -110,6 +110,21 @@ fn the_pid_is_taken_from_a_field_and_a_partitionkey_wins() {
         .map(|event| event["partitionkey"].as_str().map(str::to_owned))
         .collect();
     assert_eq!(pids, [Some("x"), Some("7"), None, None, Some("own"), None].map(|pid| pid.map(str::to_owned)));
+}
+
+#[test]
+fn the_pid_of_a_cloudevent_is_taken_from_its_data_too() {
+    let given = |rest: &str| {
+        format!("{{\"specversion\":\"1.0\",\"id\":\"1\",\"source\":\"/s\",\"type\":\"t\",\"data\":{rest}}}\n")
+    };
+    for (field, data) in [("order", "{\"order\":7}"), ("/order/id", "{\"order\":{\"id\":\"7\"}}")] {
+        let dir = tempfile::tempdir().unwrap();
+        pipe(dir.path(), &["--to", "file:x", "--pid-field", field], given(data)).ended_with(0);
+        assert_eq!(values(&dir.path().join("x"))[0]["partitionkey"], "7");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let ended = pipe(dir.path(), &["--to", "file:x", "--pid-field", "order"], given("{\"order\":[7]}"));
+    ended.ended_with(2).has("line 1, column 72").has("is an array");
 }
 
 #[test]

@@ -25,7 +25,10 @@ fn wrong_commands_are_told_with_what_to_do() {
         (&["pipe", "--to", "file:x?outhaul.nope=1"], &["outhaul.nope", "on_exhausted"]),
         (&["pipe", "--to", "file:x?outhaul.batch=1&outhaul.batch=2"], &["given twice"]),
         (&["pipe", "--to", "file:x", "--to", "file:y"], &["--to file-1=file:x", "--to file-2=file:y"]),
-        (&["pipe", "--to", "http://h/", "--to", "https://me:pw@h/"], &["--to webhook-2=https://***@h/"]),
+        (
+            &["pipe", "--to", "http://h/", "--to", "https://me:pw@h/"],
+            &["--to webhook-2=@FILE", "https://***@h/"],
+        ),
         (&["pipe", "--to", "a=file:x", "--to", "a=file:y"], &["two targets are named a"]),
         (&["pipe", "--to", "file=file:x", "--to", "file:y"], &["two targets are named file"]),
         (&["pipe", "--to", "@nowhere"], &["cannot read the file nowhere"]),
@@ -78,4 +81,50 @@ fn a_name_may_stand_before_a_file_that_holds_the_uri() {
     let ended = crate::support::pipe(dir.path(), &["--to", "a=@uri", "--to", "file:b=c"], "1\n");
     assert_eq!(ended.ended_with(0).summary().delivered, 2);
     assert!(dir.path().join("a").exists() && dir.path().join("b=c").exists());
+}
+
+#[test]
+fn a_data_directory_that_is_none_is_told_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("afile"), "").unwrap();
+    std::os::unix::fs::symlink("nowhere", dir.path().join("dangling")).unwrap();
+    for data in ["afile", "dangling"] {
+        for verb in [&["pipe", "--to", "file:x"][..], &["run", "--to", "file:x"], &["failed", "ls"]] {
+            let ended = outhaul(dir.path(), &[verb, &["--data", data]].concat());
+            ended.ended_with(2).has(&format!("{data} is not a directory")).has("help:");
+        }
+    }
+    assert!(!dir.path().join("nowhere").exists());
+}
+
+#[test]
+fn a_command_that_is_shown_never_holds_blanked_credentials() {
+    let dir = tempfile::tempdir().unwrap();
+    let uri = "http://me:pw@127.0.0.1:1/?token=secret";
+    for (to, shown) in [(format!("billing={uri}"), "--to billing=@FILE"), (uri.to_owned(), "--to @FILE")] {
+        let args = ["--to", &to, "--data", "data", "--timeout", "100ms"];
+        let ended = crate::support::pipe(dir.path(), &args, "1\n");
+        ended.ended_with(4).has(&format!("outhaul pipe --data data {shown} < /dev/null"));
+        ended.has("FILE is a file that holds the URI");
+        let command = ended.stderr.lines().find(|line| line.starts_with("outhaul pipe")).unwrap();
+        assert!(!command.contains("***") && !ended.stderr.contains("secret"), "{}", ended.stderr);
+        std::fs::remove_dir_all(dir.path().join("data")).unwrap();
+        let ended = outhaul(dir.path(), &["run", "--to", &to]);
+        ended.ended_with(2).has(&format!("outhaul run --data ./outhaul-data {shown}"));
+        assert!(!ended.stderr.contains("***"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_token_in_a_query_that_changed_is_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = |token: &str| format!("hook=http://127.0.0.1:1/?token={token}");
+    let run = |token: &str, input: &str| {
+        let args = ["--data", "data", "--timeout", "100ms", "--to", &to(token)];
+        crate::support::pipe(dir.path(), &args, input)
+    };
+    run("first-secret", "1\n").ended_with(4);
+    let ended = run("second-secret", "");
+    ended.ended_with(2).has("1 entry was admitted").has("`--repoint hook`").has("if only a token changed");
+    assert!(!ended.stderr.contains("-secret"), "{}", ended.stderr);
 }

@@ -65,7 +65,7 @@ fn a_body_that_is_not_what_its_type_says_travels_as_base64() {
 #[test]
 fn errors_name_what_and_where() {
     for (text, expected) in [
-        ("", "1:1 EOF while parsing a value"),
+        ("", "1:1 it is not JSON: it ends where a value is expected"),
         ("[]", "1:1 invalid type: sequence, expected a CloudEvent, which is a JSON object"),
         (&with("").replace(r#""id":"1","#, ""), "1:46 `id` is missing; CloudEvents 1.0 requires it"),
         (&with("").replace("1.0", "0.3"), "1:20 `specversion` is \"0.3\"; only \"1.0\" is known"),
@@ -77,7 +77,7 @@ fn errors_name_what_and_where() {
         ),
         (&with(r#","x":[1]"#), "1:63 `x` must be a string, a boolean or an integer"),
         (&with(r#","subject":5"#), "1:67 `subject` must be a string"),
-        (&with("x"), "1:55 expected `,` or `}`"),
+        (&with("x"), "1:55 it is not JSON: expected `,` or `}`"),
     ] {
         assert_eq!(error(text), expected, "{text}");
     }
@@ -121,4 +121,22 @@ fn deep_nesting_is_an_error_or_read_but_never_a_crash() {
         assert!(!event.to_json().is_empty());
     }
     assert!(parse(&with(&format!(",\"x\":{deep}"))).is_err());
+}
+
+#[test]
+fn what_is_no_json_is_told_in_words() {
+    for (text, expected) in [
+        ("{\"id\": x", "1:8 it is not JSON: expected a value"),
+        ("{\"id\": tru}", "1:11 it is not JSON: expected `true`, `false` or `null`"),
+        ("{\n\"id\": \"1", "2:8 it is not JSON: it ends inside of a string"),
+        ("{", "1:1 it is not JSON: it ends inside of an object"),
+        ("{\"x\":[1", "1:7 it is not JSON: it ends inside of an array"),
+        ("{id:1}", "1:2 it is not JSON: expected a name in double quotes"),
+        ("{\"id\":\"1\",}", "1:11 it is not JSON: a comma stands before a closing bracket"),
+        ("{\"id\":\"a\tb\"}", "1:9 it is not JSON: a control character in a string is not escaped"),
+        ("{\"id\":\"\\x\"}", "1:9 it is not JSON: invalid escape"),
+        ("{\"x\":1e999}", "1:10 a number is out of range"),
+    ] {
+        assert_eq!(error(text), expected, "{text}");
+    }
 }

@@ -9,6 +9,7 @@ use super::super::watch::{Cut, describe};
 use super::{Halt, Session};
 use crate::console::{counted, quoted};
 use crate::error::{CliError, Exit};
+use crate::targets::{self, To};
 
 /// How long attempts in flight may take when somebody waits for the end.
 const DRAIN_SHORT: Duration = Duration::from_secs(5);
@@ -65,7 +66,7 @@ impl Session {
     }
 
     /// Names what is left, and decides what the shell is told.
-    pub(crate) fn conclude(&self, mut exit: Exit, data: &DataDir, to: &str) -> Exit {
+    pub(crate) fn conclude(&self, mut exit: Exit, data: &DataDir, to: &[To]) -> Exit {
         let (outhaul, console) = (&self.watch.outhaul, &self.watch.console);
         console.end_bar();
         let shown = data.path().display();
@@ -110,7 +111,7 @@ impl Session {
         exit
     }
 
-    fn name_waiting(&self, data: &str, to: &str) -> Exit {
+    fn name_waiting(&self, data: &str, to: &[To]) -> Exit {
         if self.summary.waiting == 0 {
             return Exit::Done;
         }
@@ -123,7 +124,10 @@ impl Session {
             console.say(format_args!("to deliver what waits for {0}, add `--to {0}=URI`", orphan.name));
         }
         if !attached.is_empty() {
-            console.say(format_args!("to deliver it:\nouthaul pipe --data {data} {to} < /dev/null"));
+            let (arguments, note) = (targets::arguments(to), targets::note(to));
+            console.say(format_args!(
+                "to deliver it:\nouthaul pipe --data {data} {arguments} < /dev/null{note}"
+            ));
         }
         Exit::Left
     }
