@@ -145,8 +145,8 @@ pub(crate) struct TargetArgs {
     /// Send entries that wait for this target to its new destination
     #[arg(long, value_name = "NAME")]
     pub(crate) repoint: Vec<String>,
-    /// The member, or the JSON pointer (/a/b), whose value is the key within which order holds. In a CloudEvent its
-    /// own partitionkey wins; without one the event is searched, then its data
+    /// The member, or the JSON pointer (/a/b), whose value is the key within which order holds. In a `CloudEvent`
+    /// its own partitionkey wins; without one the event is searched, then its data
     #[arg(long, value_name = "NAME", value_parser = PidField::parse)]
     pub(crate) pid_field: Option<PidField>,
 }

@@ -101,7 +101,7 @@ impl Problem {
     pub(crate) fn refused(error: &AdmitError) -> Self {
         let status = status_of(error.reason());
         let mut problem = Self::new(status, error.reason(), error.to_string());
-        if let AdmitError::QueueFull { target, .. } = error {
+        if let AdmitError::QueueFull { target, .. } | AdmitError::TooLarge { target, .. } = error {
             problem.0.target = Some(target.to_string());
         }
         // What can never fit is no better later.

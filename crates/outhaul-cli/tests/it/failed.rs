@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::receiver::{Act, Receiver};
-use crate::support::{Ended, Running, event, pipe, program, temporary};
+use crate::support::{Ended, Running, event, pipe, program, segment_with, temporary};
 
 fn failed(dir: &Path, args: &[&str]) -> Ended {
     Running::start(program().arg("failed").args(args).current_dir(dir)).end()
@@ -91,8 +91,7 @@ fn waiting_events(dir: &Path) -> std::path::PathBuf {
         let args = ["--to", "h=http://127.0.0.1:1/", "--data", "data", "--timeout", "100ms"];
         pipe(dir, &args, input).ended_with(4);
     }
-    let mut found = std::fs::read_dir(dir.join("data/log")).unwrap();
-    found.next().unwrap().unwrap().path()
+    segment_with(&dir.join("data"), b"{\"id\":\"45\"}").unwrap()
 }
 
 const MOVED: [&str; 6] = ["--to", "h=file:out", "--repoint", "h", "--data", "data"];

@@ -223,6 +223,10 @@ fn a_full_queue_is_told_with_its_target() {
     let problem = reply.problem(503, "queue_full");
     assert_eq!(problem["target"], "down");
     assert!(reply.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+    // What would not fit into an empty queue either is told apart.
+    let reply = relay.post("application/x-ndjson", "1\n2\n3\n");
+    assert_eq!(reply.problem(413, "too_large")["target"], "down");
+    assert!(reply.header("retry-after").is_none());
     assert_eq!(relay.target("file")["admitted"], 2);
     relay.stop().ended_with(0);
 }

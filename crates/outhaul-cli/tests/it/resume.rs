@@ -6,7 +6,9 @@ use std::io::Write as _;
 use rustix::process::Signal;
 
 use crate::receiver::{Act, Receiver};
-use crate::support::{Relay, Summary, event, pipe, program, start_pipe, temporary, until, values};
+use crate::support::{
+    Relay, Summary, event, pipe, program, segment_with, start_pipe, temporary, until, values,
+};
 
 fn lines(from: u32, to: u32) -> String {
     (from..=to).map(|n| event(&n.to_string(), &(n % 5).to_string())).collect()
@@ -285,11 +287,7 @@ fn an_unfinished_write_is_told_and_nothing_else_comes_of_it() {
         let mut running = start_pipe(dir.path(), &down);
         let mut stdin = running.child.stdin.take().unwrap();
         stdin.write_all(lines(1, 3).as_bytes()).unwrap();
-        let segment = || {
-            let found = std::fs::read_dir(dir.path().join("data/log")).ok()?.next()?.ok()?.path();
-            std::fs::read(&found).is_ok_and(|bytes| contains(&bytes, b"{\"id\":\"3\"}")).then_some(found)
-        };
-        let segment = until("the write", segment);
+        let segment = until("the write", || segment_with(&dir.path().join("data"), b"{\"id\":\"3\"}"));
         running.kill();
         // As if the power had gone while the last batch was written.
         let bytes = std::fs::read(&segment).unwrap();
@@ -305,8 +303,4 @@ fn an_unfinished_write_is_told_and_nothing_else_comes_of_it() {
         };
         assert_eq!(stderr.matches("note: an unfinished write").count(), 1, "{stderr}");
     }
-}
-
-fn contains(bytes: &[u8], needle: &[u8]) -> bool {
-    bytes.windows(needle.len()).any(|window| window == needle)
 }

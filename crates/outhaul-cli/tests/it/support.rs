@@ -190,6 +190,15 @@ pub(crate) fn ids(events: &[Value]) -> Vec<&str> {
     events.iter().map(|event| event["id"].as_str().unwrap()).collect()
 }
 
+/// The segment of a data directory's journal that holds some bytes.
+pub(crate) fn segment_with(data: &Path, needle: &[u8]) -> Option<PathBuf> {
+    let mut files = std::fs::read_dir(data.join("log")).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let holds = |path: &PathBuf| {
+        std::fs::read(path).is_ok_and(|bytes| bytes.windows(needle.len()).any(|part| part == needle))
+    };
+    files.find(holds)
+}
+
 /// A CloudEvents line.
 pub(crate) fn event(id: &str, pid: &str) -> String {
     format!(

@@ -72,8 +72,9 @@ impl Session {
                     }
                     self.tell_of_stall(since);
                 }
-                Err(error) if error.reason() == "too_large" => {
-                    return Err(never_fits(format!("line {line}"), error.to_string()));
+                Err(AdmitError::TooLarge { target, limit }) => {
+                    let place = format!("line {line}, target {target}");
+                    return Err(never_fits(place, format!("the limit of the queue is {limit}")));
                 }
                 Err(error) => return Err(refused(&error, line)),
             }
@@ -150,7 +151,7 @@ fn refused(error: &AdmitError, line: u64) -> Halt {
 
 /// Whether fewer events may be taken where so many are not.
 fn is_about_size(error: &AdmitError) -> bool {
-    matches!(error, AdmitError::QueueFull { .. } | AdmitError::Saturated) || error.reason() == "too_large"
+    matches!(error, AdmitError::QueueFull { .. } | AdmitError::TooLarge { .. } | AdmitError::Saturated)
 }
 
 fn never_fits(place: String, why: String) -> Halt {
