@@ -51,6 +51,22 @@ impl Console {
         self.bar.suspend(|| writeln!(io::stderr().lock(), "{text}").unwrap_or_default());
     }
 
+    /// Tells what is damaged; false if nothing is.
+    pub(crate) fn tell_damage(&self, report: &OpenReport, data: &str) -> bool {
+        for found in &report.damage {
+            let copy = found.quarantined.as_ref().map(|path| format!("; a copy is in {}", path.display()));
+            self.say(format_args!(
+                "damage: {} at {} of {} in {data}: {}; a person should look at it{}",
+                counted(found.length, "byte", "bytes"),
+                found.offset,
+                found.file,
+                found.reason,
+                copy.unwrap_or_default()
+            ));
+        }
+        !report.damage.is_empty()
+    }
+
     /// Writes an error, and passes its exit code on.
     pub(crate) fn fail(&self, error: &CliError) -> Exit {
         self.say(error);

@@ -21,10 +21,10 @@ const PAGE: usize = 500;
 pub(crate) async fn run(args: &FailedArgs, console: &Console) -> Exit {
     let done = match &args.verb {
         FailedVerb::Ls(filter) => list(filter, console).await,
-        FailedVerb::Show { uids, filter } => show(uids, filter).await,
+        FailedVerb::Show { uids, filter } => show(uids, filter, console).await,
     };
     match done {
-        Ok(()) => Exit::Done,
+        Ok(exit) => exit,
         Err(Failure::Told(error)) => console.fail(&error),
         // Whoever reads standard output has seen enough.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
@@ -44,7 +44,7 @@ impl<E: Into<CliError>> From<E> for Failure {
     }
 }
 
-async fn list(filter: &FailedFilter, console: &Console) -> Result<(), Failure> {
+async fn list(filter: &FailedFilter, console: &Console) -> Result<Exit, Failure> {
     let (store, targets) = open(filter).await?;
     let mut out = Output::new(filter.json);
     let mut count = 0;
@@ -74,11 +74,10 @@ async fn list(filter: &FailedFilter, console: &Console) -> Result<(), Failure> {
             )),
         }
     }
-    store.close().await?;
-    Ok(())
+    close(&store, filter, console).await
 }
 
-async fn show(uids: &[String], filter: &FailedFilter) -> Result<(), Failure> {
+async fn show(uids: &[String], filter: &FailedFilter, console: &Console) -> Result<Exit, Failure> {
     let asked = uids.iter().map(|uid| read_uid(uid, filter)).collect::<Result<Vec<_>, _>>()?;
     let (store, targets) = open(filter).await?;
     // One entry that is asked for is one object; any other number is an array.
@@ -106,8 +105,7 @@ async fn show(uids: &[String], filter: &FailedFilter) -> Result<(), Failure> {
         }
     }
     out.end().map_err(Failure::Output)?;
-    store.close().await?;
-    Ok(())
+    close(&store, filter, console).await
 }
 
 /// A uid, or its number beside `--target`.
@@ -128,6 +126,13 @@ fn read_uid(text: &str, filter: &FailedFilter) -> Result<Uid, CliError> {
 }
 
 /// Opens the directory without changing it; the targets that have failed entries and are asked for.
+/// Ends with code 3 where a person should look at more than the entries.
+async fn close(store: &Store, filter: &FailedFilter, console: &Console) -> Result<Exit, Failure> {
+    let damaged = console.tell_damage(&store.report(), &filter.data.display().to_string());
+    store.close().await?;
+    Ok(if damaged { Exit::Attention } else { Exit::Done })
+}
+
 async fn open(filter: &FailedFilter) -> Result<(Store, BTreeSet<TargetName>), CliError> {
     let only = filter.target.as_deref().map(TargetName::new).transpose();
     let only = only.map_err(|e| CliError::new(Exit::Wrong, e.to_string()).at("--target"))?;

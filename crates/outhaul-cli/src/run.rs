@@ -151,16 +151,7 @@ fn tell_found(outhaul: &Outhaul, data: &Path, console: &Console) {
     if let Some(told) = torn(&report) {
         console.say(told);
     }
-    for found in report.damage {
-        console.say(format_args!(
-            "damage: {} at {} of {} in {}: {}; a person should look at it",
-            counted(found.length, "byte", "bytes"),
-            found.offset,
-            found.file,
-            data.display(),
-            found.reason
-        ));
-    }
+    console.tell_damage(&report, &data.display().to_string());
     let failed = outhaul.failed().count(None);
     if failed > 0 {
         let data = quoted(&data.display().to_string());

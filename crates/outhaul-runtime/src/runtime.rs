@@ -238,7 +238,7 @@ impl Runtime {
 
     /// What recovery found when the store was opened.
     pub fn report(&self) -> OpenReport {
-        self.shared.store.log().report()
+        self.shared.store.report()
     }
 
     /// Whether and why nothing is written any more.

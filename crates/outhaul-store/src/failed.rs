@@ -16,7 +16,7 @@ use tokio::sync::OnceCell;
 use crate::error::{AppendError, StoreError};
 use crate::fs::FileSystem;
 use crate::journal::{Journal, JournalOptions};
-use crate::log::{Admission, Lease, Log, QueueSettings, Shards, WhenFull};
+use crate::log::{Admission, Lease, Log, OpenReport, QueueSettings, Shards, WhenFull};
 use crate::memory::MemoryLog;
 
 /// The rule by which an entry left its queue without being delivered.
@@ -311,6 +311,11 @@ impl FailedStore {
         };
         let (uid, dedup_id) = (uid.clone(), entry.dedup_id);
         Ok(Some(FailedEntry { uid, dedup_id, event, admitted_ms: note.admitted_ms, failure: note.failure }))
+    }
+
+    /// What recovery found, if the store was ever used.
+    pub(crate) fn report(&self) -> OpenReport {
+        self.opened.get().map(|opened| opened.log.report()).unwrap_or_default()
     }
 
     /// Waits for what is written, and closes; later calls fail with `Closed`.

@@ -18,7 +18,7 @@ use crate::error::StoreError;
 use crate::failed::FailedStore;
 use crate::fs::{FileSystem, Lock, OsFileSystem, read_whole, write_atomically};
 use crate::journal::{FORMAT, Journal, JournalOptions};
-use crate::log::{Log, Outcome, Settlement, Shards};
+use crate::log::{Damage, Log, OpenReport, Outcome, Settlement, Shards};
 use crate::memory::MemoryLog;
 
 const ENGINE: &str = "journal";
@@ -84,6 +84,18 @@ impl Store {
     /// The failed store.
     pub fn failed(&self) -> &Arc<FailedStore> {
         &self.failed
+    }
+
+    /// What recovery found in both logs, for a person. Files are named from the data directory.
+    pub fn report(&self) -> OpenReport {
+        let mut all = OpenReport::default();
+        for (dir, found) in [("log", self.log.report()), ("failed", self.failed.report())] {
+            all.torn_bytes += found.torn_bytes;
+            let named = |damage: Damage| Damage { file: format!("{dir}/{}", damage.file), ..damage };
+            all.damage.extend(found.damage.into_iter().map(named));
+            all.foreign.extend(found.foreign.into_iter().map(|name| format!("{dir}/{name}")));
+        }
+        all
     }
 
     /// A crash between the two halves of a move leaves the copy and the entry: the entry goes now.

@@ -120,6 +120,10 @@ fn damage_to_the_log_is_told_and_the_rest_is_delivered() {
     let half = bytes.len() / 4..bytes.len() / 4 * 3;
     bytes[half].fill(0xAA);
     std::fs::write(&segment, bytes).unwrap();
+    // Looking changes nothing, so it is told each time.
+    for _ in 0..2 {
+        failed(dir.path(), &["ls", "--data", "data"]).ended_with(3).has("damage: ").has("log/");
+    }
     let ended = pipe(dir.path(), &MOVED, "");
     ended.ended_with(3).has("damage: ").has("a copy is in");
     let delivered = ended.summary().delivered;

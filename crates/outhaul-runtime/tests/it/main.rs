@@ -7,3 +7,4 @@ mod delivery;
 mod moves;
 mod random;
 mod support;
+mod traps;

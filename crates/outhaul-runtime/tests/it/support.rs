@@ -35,6 +35,7 @@ struct Inner {
     seen: Mutex<Vec<Seen>>,
     answer: Mutex<Arc<Answer>>,
     capabilities: Mutex<Capabilities>,
+    transactional: Mutex<bool>,
     latency: Mutex<Duration>,
     probe: Mutex<bool>,
     closed: Mutex<u32>,
@@ -49,6 +50,7 @@ impl Scripted {
             seen: Mutex::default(),
             answer: Mutex::new(Arc::new(answer)),
             capabilities: Mutex::default(),
+            transactional: Mutex::default(),
             latency: Mutex::new(Duration::from_millis(1)),
             probe: Mutex::new(true),
             closed: Mutex::default(),
@@ -69,6 +71,12 @@ impl Scripted {
     pub(crate) fn batches(self, batch_max: usize, batch_order: BatchOrder) -> Self {
         *self.0.capabilities.lock().unwrap() =
             Capabilities { batch_max, batch_order, ..Capabilities::default() };
+        self
+    }
+
+    /// One bad event fails all of its batch.
+    pub(crate) fn transactional(self) -> Self {
+        *self.0.transactional.lock().unwrap() = true;
         self
     }
 
@@ -127,13 +135,15 @@ impl Target for Scripted {
         tokio::time::sleep(latency).await;
         let answer = Arc::clone(&self.0.answer.lock().unwrap());
         let ordered = self.capabilities().batch_order == BatchOrder::Prefix;
+        let transactional = *self.0.transactional.lock().unwrap();
+        let bad = events.iter().filter(|_| transactional).find(|attempt| answer(attempt).is_err());
         let mut failed = std::collections::HashSet::new();
         let mut results = Vec::new();
         for attempt in events {
             let pid = attempt.event.pid().map(str::to_owned);
             let result = match &pid {
                 Some(pid) if ordered && failed.contains(pid) => Err(ErrorKind::Skipped.into()),
-                _ => answer(attempt),
+                _ => answer(bad.unwrap_or(attempt)),
             };
             if let (Err(_), Some(pid)) = (&result, &pid) {
                 failed.insert(pid.clone());
@@ -196,7 +206,12 @@ pub(crate) fn event(number: u64, pid: Option<&str>) -> Event {
 }
 
 pub(crate) async fn send(runtime: &Runtime, events: impl IntoIterator<Item = (u64, &'static str)>) {
-    let events = events.into_iter().map(|(number, pid)| event(number, Some(pid)).into()).collect();
+    admit(runtime, events.into_iter().map(|(number, pid)| event(number, Some(pid)))).await;
+}
+
+/// Has all of them admitted together.
+pub(crate) async fn admit(runtime: &Runtime, events: impl IntoIterator<Item = Event>) {
+    let events = events.into_iter().map(Into::into).collect();
     for pending in runtime.admit(events).unwrap() {
         pending.await.unwrap();
     }

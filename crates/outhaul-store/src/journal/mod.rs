@@ -175,7 +175,7 @@ impl Journal {
         let Recovered { queues, segments, next_sequence, next_number, next_base, epoch, input, report } =
             recovery.run()?;
         if report.torn_bytes > 0 {
-            tracing::info!(bytes = report.torn_bytes, dir = %dir.display(), "an unfinished write was cut off");
+            tracing::debug!(bytes = report.torn_bytes, dir = %dir.display(), "an unfinished write was cut off");
         }
         for damage in &report.damage {
             let file = dir.join(&damage.file);

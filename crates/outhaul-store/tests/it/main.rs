@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failed expectation ends a test")]
 
+mod faults;
 mod golden;
 mod journal;
 mod sim;

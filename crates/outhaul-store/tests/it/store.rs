@@ -4,35 +4,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use outhaul_store::event::Uid;
 use outhaul_store::{
-    AppendError, FailedEntry, Failure, JournalOptions, Lease, Outcome, QueueSettings, Rule, Settlement,
-    Shards, SimFileSystem, Store, StoreError,
+    AppendError, JournalOptions, Lease, Outcome, QueueSettings, Settlement, Shards, SimFileSystem, Store,
+    StoreError,
 };
 
-use crate::support::{admission, attach, check_sums, event, name};
+use crate::support::{admission, attach, check_sums, failed, name};
 
 async fn open(dir: &Path) -> Result<Store, StoreError> {
     Store::open(dir, JournalOptions::default()).await
-}
-
-fn failed(target: &str, sequence: u64) -> FailedEntry {
-    let event = event(sequence, 10);
-    FailedEntry {
-        uid: Uid { queue: name(target), sequence },
-        dedup_id: event.dedup_id(),
-        event,
-        admitted_ms: 5,
-        failure: Failure {
-            rule: Rule::Rejected,
-            class: "malformed".to_owned(),
-            detail: "HTTP 400".to_owned(),
-            attempts: 1,
-            first_attempt_ms: Some(6),
-            last_attempt_ms: Some(6),
-            failed_ms: 7,
-        },
-    }
 }
 
 async fn waiting(lease: &dyn Lease, queue: &str) -> Vec<u64> {

@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use outhaul_store::event::{Event, TargetName};
+use outhaul_store::event::{Event, TargetName, Uid};
 use outhaul_store::{
-    Admission, Entry, FileSystem, Journal, JournalOptions, Log, Outcome, QueueSettings, Settlement,
-    StoreError,
+    Admission, Entry, FailedEntry, Failure, FileSystem, Journal, JournalOptions, Log, Outcome, QueueSettings,
+    Rule, Settlement, StoreError,
 };
 
 pub(crate) fn name(text: &str) -> TargetName {
@@ -25,6 +25,26 @@ pub(crate) fn admission(id: u64, targets: &[&str]) -> Admission {
 
 pub(crate) fn sized(id: u64, targets: &[&str], body_bytes: usize) -> Admission {
     Admission::new(event(id, body_bytes), targets.iter().map(|target| name(target)).collect())
+}
+
+/// An entry that its receiver rejected.
+pub(crate) fn failed(target: &str, sequence: u64) -> FailedEntry {
+    let event = event(sequence, 10);
+    FailedEntry {
+        uid: Uid { queue: name(target), sequence },
+        dedup_id: event.dedup_id(),
+        event,
+        admitted_ms: 5,
+        failure: Failure {
+            rule: Rule::Rejected,
+            class: "malformed".to_owned(),
+            detail: "HTTP 400".to_owned(),
+            attempts: 1,
+            first_attempt_ms: Some(6),
+            last_attempt_ms: Some(6),
+            failed_ms: 7,
+        },
+    }
 }
 
 pub(crate) const DIR: &str = "/data/log";

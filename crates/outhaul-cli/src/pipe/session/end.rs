@@ -77,19 +77,8 @@ impl Session {
                 counted(*count, "event", "events")
             ));
         }
-        let damage = outhaul.report().damage;
-        for found in &damage {
-            let copy = found.quarantined.as_ref().map(|path| format!("; a copy is in {}", path.display()));
-            console.say(format_args!(
-                "damage: {} at {} of {}: {}{}",
-                counted(found.length, "byte", "bytes"),
-                found.offset,
-                found.file,
-                found.reason,
-                copy.unwrap_or_default()
-            ));
-        }
-        if !damage.is_empty() {
+        let damaged = console.tell_damage(&outhaul.report(), &shown.to_string());
+        if damaged {
             exit = exit.and(Exit::Attention);
         }
         let failed = outhaul.failed().count(None);
@@ -103,7 +92,7 @@ impl Session {
             console.say("the input was not read to its end: with the same input and `--data` it goes on");
         }
         exit = exit.and(self.name_waiting(&copied, to));
-        if failed == 0 && self.summary.waiting == 0 && damage.is_empty() {
+        if failed == 0 && self.summary.waiting == 0 && !damaged {
             data.remove_if_new(console);
         } else if data.is_new() {
             console.say(format_args!("the data directory is kept: {shown}"));
