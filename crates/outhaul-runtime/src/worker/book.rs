@@ -1,0 +1,240 @@
+//! Booking: what an attempt, a probe or a move came to.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, SystemTime};
+
+use outhaul_store::{AppendError, Outcome, RetryState, Rule, Settlement, StoreError};
+use outhaul_target::{DeliveryError, OnReject, Verdict};
+use tokio::time::Instant;
+
+use super::lanes::LaneKey;
+use super::moves::Move;
+use super::{Done, MOVE_BACKOFF, Worker, age};
+use crate::notice::Notice;
+use crate::policy::Step;
+
+impl Worker {
+    pub(super) async fn done(
+        &mut self,
+        done: Result<Done, tokio::task::JoinError>,
+    ) -> Result<(), StoreError> {
+        // Panics are caught inside of the tasks; a cancelled one was ours.
+        let Ok(done) = done else { return Ok(()) };
+        let now = Instant::now();
+        match done {
+            Done::Delivered { sequences, trial, generation, results, abandoned } => {
+                self.running -= 1;
+                self.stale -= usize::from(generation < self.generation);
+                self.trial_running &= !trial;
+                if abandoned {
+                    tracing::warn!(target = %self.setup.name, "an attempt outlived twice its deadline and was dropped");
+                    self.abandoned += sequences.len() as u64;
+                }
+                self.reached = true;
+                self.delivered(now, &sequences, trial, results);
+                Ok(())
+            }
+            Done::Probed { trial, result } => {
+                self.trial_running &= !trial;
+                self.probe_done(now, trial, result);
+                Ok(())
+            }
+            Done::Moved { moves, result } => self.moved(now, moves, result).await,
+        }
+    }
+
+    fn probe_done(&mut self, now: Instant, trial: bool, result: Result<(), DeliveryError>) {
+        match result {
+            Ok(()) => {
+                self.reached = true;
+                self.last_good |= trial || self.last_error.is_none();
+                self.last_reason = "reachable";
+                self.probed = trial;
+                if trial {
+                    self.policy.probe_succeeded(now);
+                }
+            }
+            Err(error) => {
+                self.note(&error);
+                if trial {
+                    self.policy.trial_failed(now);
+                }
+            }
+        }
+    }
+
+    /// Books the results of one attempt.
+    fn delivered(
+        &mut self,
+        now: Instant,
+        sequences: &[u64],
+        trial: bool,
+        results: Vec<Result<(), DeliveryError>>,
+    ) {
+        let accusing = |result: &Result<(), DeliveryError>| {
+            result.as_ref().is_err_and(|error| error.verdict() != Verdict::Reject)
+        };
+        let whole = sequences.len() > 1 && results.iter().all(accusing);
+        if whole {
+            self.policy.batch_failed(sequences.len());
+            for sequence in sequences {
+                if let Some(entry) = self.lanes.get_mut(*sequence) {
+                    entry.together = (sequences.len() / 2).max(1);
+                }
+            }
+        } else if results.iter().all(Result::is_ok) {
+            self.policy.batch_delivered();
+        }
+        // What becomes of each lane that was taken: None, it goes on.
+        let mut lanes: BTreeMap<LaneKey, Option<Duration>> = BTreeMap::new();
+        let mut blocked: HashSet<LaneKey> = HashSet::new();
+        let mut moving: HashSet<LaneKey> = HashSet::new();
+        for (&sequence, result) in sequences.iter().zip(results) {
+            let Some(lane) = self.lanes.get(sequence).map(|entry| entry.lane.clone()) else { continue };
+            let action = lanes.entry(lane.clone()).or_default();
+            match result {
+                Ok(()) => self.book_delivery(sequence),
+                Err(error) => {
+                    self.note(&error);
+                    if whole || blocked.contains(&lane) {
+                        self.retried += 1;
+                        self.lanes.untake(1);
+                        blocked.insert(lane);
+                        continue;
+                    }
+                    match self.book_failure(now, sequence, &lane, trial, &error) {
+                        Some(wait) => {
+                            *action = wait;
+                            blocked.insert(lane);
+                        }
+                        None => {
+                            moving.insert(lane);
+                        }
+                    }
+                }
+            }
+        }
+        for (lane, wait) in lanes {
+            match wait {
+                // Its move ends first.
+                _ if moving.contains(&lane) => {}
+                Some(wait) => self.lanes.wait(&lane, now + wait),
+                None => self.lanes.rest(&lane),
+            }
+        }
+    }
+
+    fn book_delivery(&mut self, sequence: u64) {
+        if self.policy.delivered() {
+            (self.stale, self.generation) = (self.running, self.generation + 1);
+            tracing::info!(target = %self.setup.name, "the target takes events again");
+            self.tell(Notice::Resumed { target: self.setup.name.clone() });
+        }
+        self.last_good = true;
+        self.last_reason = "reachable";
+        let Some(entry) = self.lanes.end(sequence) else { return };
+        self.tell(Notice::Delivered { uid: entry.place.uid.clone(), dedup_id: entry.dedup_id });
+        self.settlements.push(Settlement { place: entry.place, outcome: Outcome::Delivered });
+    }
+
+    /// Returns how long the lane waits (None inside: not at all), or None if the entry is on its way to the failed
+    /// store.
+    fn book_failure(
+        &mut self,
+        now: Instant,
+        sequence: u64,
+        lane: &LaneKey,
+        trial: bool,
+        error: &DeliveryError,
+    ) -> Option<Option<Duration>> {
+        let held = self.policy.hold().map(|hold| hold.cause);
+        let entry = self.lanes.get_mut(sequence)?;
+        let age = age(entry.admitted_at);
+        let step = self.policy.failed(now, (sequence, lane), &mut entry.tried, age, trial, error);
+        let (uid, place, attempts) = (entry.place.uid.clone(), entry.place.clone(), entry.tried.attempts);
+        if held != self.policy.hold().map(|hold| hold.cause) {
+            self.tell_hold();
+        }
+        let rule = match step {
+            Step::Again => None,
+            Step::Wait(_) | Step::WaitExhausted(_) => None,
+            Step::Exhausted => Some(Rule::Exhausted),
+            Step::Expired => Some(Rule::Expired),
+            Step::Reject => Some(Rule::Rejected),
+        };
+        if let Some(rule) = rule {
+            self.give_up(sequence, rule, Some(error));
+            return None;
+        }
+        self.retried += 1;
+        self.lanes.untake(1);
+        let wait = match step {
+            Step::Wait(wait) | Step::WaitExhausted(wait) => Some(wait),
+            _ => None,
+        };
+        if let Some(wait) = wait {
+            let not_before = SystemTime::now() + wait;
+            let outcome = Outcome::Retry(RetryState { attempts, not_before });
+            self.settlements.push(Settlement { place, outcome });
+        }
+        if matches!(step, Step::WaitExhausted(_)) {
+            self.tell(Notice::Exhausted { uid: uid.clone(), kept: true });
+        }
+        self.tell(Notice::Retried { uid, kind: error.kind(), detail: error.detail(), wait });
+        Some(wait)
+    }
+
+    /// Books the end of a move: only now do the entries leave their queue.
+    async fn moved(
+        &mut self,
+        now: Instant,
+        moves: Vec<Move>,
+        result: Result<(), AppendError>,
+    ) -> Result<(), StoreError> {
+        if let Err(error) = result {
+            let reason = match &error {
+                AppendError::QueueFull { .. } | AppendError::TooLarge { .. } => "failed_store_full",
+                AppendError::DiskFull(_) => "disk_full",
+                _ => "store_failed",
+            };
+            tracing::error!(target = %self.setup.name, %error, "entries cannot be moved to the failed store");
+            self.last_error = Some(format!("the failed store: {error}"));
+            let held = self.policy.hold().is_some();
+            self.policy.failed_store_refused(now, reason);
+            if !held {
+                self.tell_hold();
+            }
+            self.moves_not_before = Some(now + MOVE_BACKOFF);
+            self.moves.put_back(moves);
+            return Ok(());
+        }
+        self.moves.ended();
+        self.policy.failed_store_accepted();
+        let mut lanes = HashMap::new();
+        for one in moves {
+            let uid = one.place.uid.clone();
+            self.lanes.end(uid.sequence).map(|entry| lanes.insert(entry.lane, one.entry.failure.rule));
+            self.settlements.push(Settlement { place: one.place, outcome: Outcome::Failed });
+            let detail = one.entry.failure.detail;
+            tracing::debug!(%uid, rule = one.entry.failure.rule.as_str(), detail, "an entry failed");
+            self.tell(match one.entry.failure.rule {
+                Rule::Rejected => Notice::Rejected { uid, detail },
+                Rule::Exhausted | Rule::Expired => Notice::Exhausted { uid, kept: false },
+                rule => Notice::Quarantined { uid, rule },
+            });
+        }
+        for (lane, rule) in lanes {
+            let stops = self.setup.options.on_reject == OnReject::StopPid && rule == Rule::Rejected;
+            if stops && matches!(lane, LaneKey::Pid(_)) {
+                self.lanes.close(&lane);
+                self.closed.insert(lane);
+            } else {
+                self.lanes.rest(&lane);
+                if self.closed.contains(&lane) {
+                    self.lanes.close_idle(&lane);
+                }
+            }
+        }
+        self.settle().await
+    }
+}
