@@ -1,6 +1,10 @@
 //! `outhaul`: takes events from standard input or over HTTP, makes them safe on disk, and delivers each of them to its
 //! targets.
 
+// Requests of many megabytes come and go: the C library's allocator gives hardly any of that back.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 mod args;
 mod console;
 mod data_dir;
