@@ -105,7 +105,8 @@ impl Event {
     /// The content type as it goes beside the body, in protocols that carry the two apart: the JSON that is implied
     /// where `datacontenttype` is missing is made explicit. None without a type and without a body.
     pub fn effective_content_type(&self) -> Option<&str> {
-        let implied = (!self.body.is_empty()).then_some("application/json");
+        // What came as base64 is bytes, whatever an absent type implies.
+        let implied = (!self.body.is_empty() && !self.base64).then_some("application/json");
         self.content_type.as_deref().or(implied)
     }
 

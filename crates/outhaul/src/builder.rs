@@ -1,7 +1,8 @@
 //! [`OuthaulBuilder`]: a data directory and its targets.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outhaul_runtime::event::TargetName;
@@ -134,18 +135,39 @@ impl OuthaulBuilder {
 
 /// A file is locked by the target that writes to it, so a second one would wait for ever.
 fn one_writer_each(specs: &[TargetSpec]) -> Result<(), OpenError> {
-    // Devices and pipes are not locked.
-    let locked = |spec: &TargetSpec| {
-        let special = std::fs::metadata(&spec.destination).is_ok_and(|file| !file.is_file());
-        spec.target.kind() == "file" && !special
-    };
-    for (index, spec) in specs.iter().enumerate().filter(|(_, spec)| locked(spec)) {
-        let same =
-            |other: &&TargetSpec| other.target.kind() == "file" && other.destination == spec.destination;
-        if let Some(first) = specs[..index].iter().find(same) {
+    let mut writers: Vec<(FileIdentity, &TargetSpec)> = Vec::new();
+    for spec in specs.iter().filter(|spec| spec.target.kind() == "file") {
+        let Some(file) = FileIdentity::of(Path::new(&spec.destination)) else { continue };
+        if let Some((_, first)) = writers.iter().find(|(other, _)| *other == file) {
             let (first, second) = (first.name.clone(), spec.name.clone());
             return Err(OpenError::SameFile { first, second, file: spec.destination.clone() });
         }
+        writers.push((file, spec));
     }
     Ok(())
+}
+
+/// What tells files apart whatever they are called.
+#[derive(PartialEq)]
+enum FileIdentity {
+    There {
+        device: u64,
+        inode: u64,
+    },
+    /// In a directory that is there, or under a name alone.
+    NotYet(PathBuf),
+}
+
+impl FileIdentity {
+    /// None for devices and pipes, which nobody locks.
+    fn of(path: &Path) -> Option<Self> {
+        match std::fs::metadata(path) {
+            Ok(file) => file.is_file().then(|| Self::There { device: file.dev(), inode: file.ino() }),
+            Err(_) => {
+                let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+                let named = parent.zip(path.file_name()).map(|(parent, name)| parent.join(name));
+                Some(Self::NotYet(named.unwrap_or_else(|| path.to_owned())))
+            }
+        }
+    }
 }

@@ -74,9 +74,19 @@ async fn what_is_set_up_wrong_is_said_before_anything_is_touched() {
         assert!(error.to_string().contains(part), "{error}");
         assert!(error.is_usage());
     }
+    std::fs::write(dir.path().join("real"), "").unwrap();
+    std::os::unix::fs::symlink(dir.path().join("real"), dir.path().join("link")).unwrap();
+    for (first, second) in [("real", "link"), ("new", "./data/../new"), ("./new", "new")] {
+        std::fs::create_dir_all(&data).unwrap();
+        let to = [("x", file(dir.path(), first)), ("y", file(dir.path(), second))];
+        let error = open(&data, &to).await.unwrap_err();
+        assert!(error.to_string().contains("both write to"), "{first} {second}: {error}");
+    }
+    let nobody_locks = [("x", "file:/dev/null".to_owned()), ("y", "file:/dev/null".to_owned())];
+    open(&dir.path().join("other"), &nobody_locks).await.unwrap();
     let error = Outhaul::builder(&data).named("a", &a()).repoint("b").open().await.unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("\"b\""), "{error}");
-    assert!(open(&data, &[("", a())]).await.is_ok());
+    open(&data, &[("", a())]).await.unwrap();
 }
 
 #[tokio::test]
