@@ -49,19 +49,14 @@ async fn list(filter: &FailedFilter, console: &Console) -> Result<Exit, Failure>
     let mut out = Output::new(filter.json);
     let mut count = 0;
     for target in targets {
-        let mut after = 0;
-        loop {
-            let page = store.failed().list(&target, after, PAGE).await?;
-            let Some(last) = page.last() else { break };
-            after = last.uid.sequence;
-            for entry in &page {
-                if count == 0 && !filter.json {
-                    out.line(&heading()).map_err(Failure::Output)?;
-                }
-                count += 1;
-                out.entry(entry, &row(entry), false).map_err(Failure::Output)?;
+        let each = |entry: &FailedEntry| {
+            if count == 0 && !filter.json {
+                out.line(&heading())?;
             }
-        }
+            count += 1;
+            out.entry(entry, &row(entry), false)
+        };
+        for_each(&store, &target, each).await?;
     }
     out.end().map_err(Failure::Output)?;
     if !filter.json {
@@ -94,18 +89,25 @@ async fn show(uids: &[String], filter: &FailedFilter, console: &Console) -> Resu
         out.entry(&entry, &block(&entry), true).map_err(Failure::Output)?;
     }
     for target in targets.into_iter().filter(|_| asked.is_empty()) {
-        let mut after = 0;
-        loop {
-            let page = store.failed().list(&target, after, PAGE).await?;
-            let Some(last) = page.last() else { break };
-            after = last.uid.sequence;
-            for entry in &page {
-                out.entry(entry, &block(entry), true).map_err(Failure::Output)?;
-            }
-        }
+        for_each(&store, &target, |entry| out.entry(entry, &block(entry), true)).await?;
     }
     out.end().map_err(Failure::Output)?;
     close(&store, filter, console).await
+}
+
+/// Goes through all failed entries of a target, a page at a time.
+async fn for_each(
+    store: &Store,
+    target: &TargetName,
+    mut each: impl FnMut(&FailedEntry) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let mut after = 0;
+    loop {
+        let page = store.failed().list(target, after, PAGE).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = last.uid.sequence;
+        page.iter().try_for_each(&mut each).map_err(Failure::Output)?;
+    }
 }
 
 /// A uid, or its number beside `--target`.
@@ -125,7 +127,6 @@ fn read_uid(text: &str, filter: &FailedFilter) -> Result<Uid, CliError> {
     }
 }
 
-/// Opens the directory without changing it; the targets that have failed entries and are asked for.
 /// Ends with code 3 where a person should look at more than the entries.
 async fn close(store: &Store, filter: &FailedFilter, console: &Console) -> Result<Exit, Failure> {
     let damaged = console.tell_damage(&store.report(), &filter.data.display().to_string());
@@ -133,6 +134,7 @@ async fn close(store: &Store, filter: &FailedFilter, console: &Console) -> Resul
     Ok(if damaged { Exit::Attention } else { Exit::Done })
 }
 
+/// Opens the directory without changing it; the targets that have failed entries and are asked for.
 async fn open(filter: &FailedFilter) -> Result<(Store, BTreeSet<TargetName>), CliError> {
     let only = filter.target.as_deref().map(TargetName::new).transpose();
     let only = only.map_err(|e| CliError::new(Exit::Wrong, e.to_string()).at("--target"))?;

@@ -79,7 +79,7 @@ impl Worker {
             self.policy.batch_failed(sequences.len());
             for sequence in sequences {
                 if let Some(entry) = self.lanes.get_mut(*sequence) {
-                    entry.together = (sequences.len() / 2).max(1);
+                    entry.history.together = (sequences.len() / 2).max(1);
                 }
             }
         } else if results.iter().all(Result::is_ok) {
@@ -150,8 +150,9 @@ impl Worker {
         let held = self.policy.hold().map(|hold| hold.cause);
         let entry = self.lanes.get_mut(sequence)?;
         let age = age(entry.admitted_at);
-        let step = self.policy.failed(now, (sequence, lane), &mut entry.tried, age, trial, error);
-        let (uid, place, attempts) = (entry.place.uid.clone(), entry.place.clone(), entry.tried.attempts);
+        let step = self.policy.failed(now, (sequence, lane), &mut entry.history.tried, age, trial, error);
+        let (uid, place, attempts) =
+            (entry.place.uid.clone(), entry.place.clone(), entry.history.tried.attempts);
         if held != self.policy.hold().map(|hold| hold.cause) {
             self.tell_hold();
         }

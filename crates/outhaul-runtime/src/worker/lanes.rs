@@ -42,6 +42,12 @@ pub(crate) struct Pending {
     pub(crate) event: Arc<Event>,
     pub(crate) admitted_at: SystemTime,
     pub(crate) lane: LaneKey,
+    pub(crate) history: History,
+}
+
+/// What became of an entry so far. It is kept when the entry is unloaded.
+#[derive(Debug, Clone)]
+pub(crate) struct History {
     pub(crate) tried: Tried,
     /// How often it was sent, whatever came of it.
     pub(crate) sent: u32,
@@ -49,6 +55,12 @@ pub(crate) struct Pending {
     pub(crate) together: usize,
     pub(crate) first_attempt: Option<SystemTime>,
     pub(crate) last_attempt: Option<SystemTime>,
+}
+
+impl History {
+    fn new(tried: Tried) -> Self {
+        Self { tried, sent: 0, together: usize::MAX, first_attempt: None, last_attempt: None }
+    }
 }
 
 impl Pending {
@@ -63,7 +75,7 @@ enum State {
     Ready,
     /// In `waiting`, under this instant.
     Waiting(Instant),
-    /// So many of its first entries are with the target or on their way to the failed store.
+    /// Some of its first entries are with the target or on their way to the failed store.
     Busy,
     /// Nothing goes on before a person decides.
     Closed,
@@ -76,18 +88,8 @@ struct Lane {
     loaded: VecDeque<u64>,
     skipped: VecDeque<u64>,
     state: State,
-    /// What is known of the first skipped entry, which was loaded before.
-    unloaded: Option<Box<Known>>,
-}
-
-/// What is not read again with an entry.
-#[derive(Debug)]
-struct Known {
-    tried: Tried,
-    sent: u32,
-    together: usize,
-    first_attempt: Option<SystemTime>,
-    last_attempt: Option<SystemTime>,
+    /// That of the first skipped entry, which was loaded before.
+    unloaded: Option<Box<History>>,
 }
 
 #[derive(Debug, Default)]
@@ -100,6 +102,8 @@ pub(crate) struct Lanes {
     skipped: usize,
     bytes: usize,
     busy: usize,
+    /// Lanes that are closed.
+    closed: usize,
 }
 
 impl Lanes {
@@ -147,7 +151,7 @@ impl Lanes {
             return;
         }
         lane.loaded.push_back(sequence);
-        self.load(key.clone(), entry, event, tried);
+        self.load(key.clone(), entry, event, History::new(tried));
         if first {
             match not_before {
                 Some(at) => self.wait(&key, at),
@@ -156,23 +160,11 @@ impl Lanes {
         }
     }
 
-    fn load(&mut self, lane: LaneKey, entry: Entry, event: Arc<Event>, tried: Tried) {
+    fn load(&mut self, lane: LaneKey, entry: Entry, event: Arc<Event>, history: History) {
         self.bytes += entry.place.bytes() as usize;
         let Entry { place, dedup_id, admitted_at, .. } = entry;
         let sequence = place.uid.sequence;
-        let pending = Pending {
-            place,
-            dedup_id,
-            event,
-            admitted_at,
-            lane,
-            tried,
-            sent: 0,
-            together: usize::MAX,
-            first_attempt: None,
-            last_attempt: None,
-        };
-        self.entries.insert(sequence, pending);
+        self.entries.insert(sequence, Pending { place, dedup_id, event, admitted_at, lane, history });
     }
 
     /// The first sequence that has to be read again, if any.
@@ -180,33 +172,28 @@ impl Lanes {
         self.fetch.keys().next().copied()
     }
 
-    /// Takes an entry that was read again; false if nobody wants it now.
-    pub(crate) fn fetched(&mut self, entry: Entry, event: Arc<Event>, tried: Tried) -> bool {
+    /// Takes an entry that was read again, if its lane wants it now.
+    pub(crate) fn fetched(&mut self, entry: Entry, event: Arc<Event>, tried: Tried) {
         let sequence = entry.place.uid.sequence;
         let key = LaneKey::of(&event, sequence);
-        let Some(lane) = self.lanes.get_mut(&key) else { return false };
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
         let full = lane.loaded.len() >= LANE_LOADED_MAX;
         if full
             || lane.skipped.front() != Some(&sequence)
             || matches!(lane.state, State::Waiting(_) | State::Closed)
         {
-            return false;
+            return;
         }
         lane.skipped.pop_front();
         lane.loaded.push_back(sequence);
         self.skipped -= 1;
         let start = lane.state == State::Fetch;
-        let known = lane.unloaded.take();
-        self.load(key.clone(), entry, event, tried);
-        if let (Some(known), Some(entry)) = (known, self.entries.get_mut(&sequence)) {
-            (entry.tried, entry.sent, entry.together) = (known.tried, known.sent, known.together);
-            (entry.first_attempt, entry.last_attempt) = (known.first_attempt, known.last_attempt);
-        }
+        let history = lane.unloaded.take().map_or_else(|| History::new(tried), |history| *history);
+        self.load(key.clone(), entry, event, history);
         if start {
             self.fetch.remove(&sequence);
             self.rest(&key);
         }
-        true
     }
 
     /// An entry that was to be read again is not there any more.
@@ -220,9 +207,9 @@ impl Lanes {
         }
     }
 
-    /// The lanes that can send, oldest first entry first.
-    pub(crate) fn ready(&self) -> impl Iterator<Item = (u64, &LaneKey)> {
-        self.ready.iter().map(|(&sequence, lane)| (sequence, lane))
+    /// The first entries of the lanes that can send, oldest first.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = u64> {
+        self.ready.keys().copied()
     }
 
     pub(crate) fn has_ready(&self) -> bool {
@@ -240,12 +227,12 @@ impl Lanes {
             let Some(entry) = self.entries.get(&sequence) else { break };
             bytes += entry.place.bytes() as usize;
             // A suspect travels alone.
-            let fits = taken.len() < entries_max && bytes <= bytes_max && !entry.tried.suspect;
+            let fits = taken.len() < entries_max && bytes <= bytes_max && !entry.history.tried.suspect;
             if !taken.is_empty() && !fits {
                 break;
             }
             taken.push(sequence);
-            if entry.tried.suspect {
+            if entry.history.tried.suspect {
                 break;
             }
         }
@@ -263,7 +250,10 @@ impl Lanes {
         match lane.state {
             State::Ready => self.ready.remove(&sequence),
             State::Waiting(at) => self.waiting.remove(&(at, sequence)),
-            State::Closed => None,
+            State::Closed => {
+                self.closed -= 1;
+                None
+            }
             State::Busy | State::Fetch => return false,
         };
         lane.state = State::Busy;
@@ -319,6 +309,7 @@ impl Lanes {
     pub(crate) fn close(&mut self, key: &LaneKey) {
         let Some(lane) = self.lanes.get_mut(key) else { return };
         lane.state = State::Closed;
+        self.closed += 1;
         self.unload(key, usize::from(!self.is_crowded()));
     }
 
@@ -351,13 +342,7 @@ impl Lanes {
             self.skipped += 1;
             if let Some(entry) = self.entries.remove(&last) {
                 self.bytes -= entry.place.bytes() as usize;
-                lane.unloaded = Some(Box::new(Known {
-                    tried: entry.tried,
-                    sent: entry.sent,
-                    together: entry.together,
-                    first_attempt: entry.first_attempt,
-                    last_attempt: entry.last_attempt,
-                }));
+                lane.unloaded = Some(Box::new(entry.history));
             }
         }
         if keep > 0 {
@@ -382,7 +367,7 @@ impl Lanes {
 
     /// How many lanes wait for their next attempt, or for a person.
     pub(crate) fn stuck(&self) -> usize {
-        self.waiting.len() + self.lanes.values().filter(|lane| lane.state == State::Closed).count()
+        self.waiting.len() + self.closed
     }
 
     /// Loaded entries that are first in their lane and not taken, oldest first.

@@ -9,10 +9,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use outhaul_store::event::{Event, TargetName};
-use outhaul_store::{
-    AppendError, Entry, FailedEntry, FailedStore, Lease, Log, Rule, Settlement, StoreError, unix_millis,
-};
+use outhaul_store::event::TargetName;
+use outhaul_store::{AppendError, Entry, FailedEntry, FailedStore, Lease, Log, Rule, Settlement, StoreError};
 use outhaul_target::{Capabilities, DeliveryError, ErrorKind, OnReject, Target, TargetOptions, WhenFull};
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
@@ -244,9 +242,9 @@ impl Worker {
                 match entry.event.clone() {
                     Ok(event) => {
                         let (tried, _) = tried(&entry, now, self.setup.options.backoff_max);
-                        let key = event.pid().map(|pid| LaneKey::Pid(pid.into()));
+                        let key = LaneKey::of(&event, entry.place.uid.sequence);
                         self.lanes.fetched(entry, event, tried);
-                        if let Some(key) = key.filter(|key| self.closed.contains(key)) {
+                        if self.closed.contains(&key) {
                             self.lanes.close_idle(&key);
                         }
                     }
@@ -304,10 +302,9 @@ impl Worker {
         let (tried, not_before) = tried(&entry, now, self.setup.options.backoff_max);
         match entry.event.clone() {
             Ok(event) => {
-                let key = event.pid().map(|pid| LaneKey::Pid(pid.into()));
-                let first = key.as_ref().is_some_and(|key| self.closed.contains(key));
+                let key = LaneKey::of(&event, entry.place.uid.sequence);
                 self.lanes.push(entry, event, tried, not_before);
-                if first && let Some(key) = key {
+                if self.closed.contains(&key) {
                     self.lanes.close_idle(&key);
                 }
             }
@@ -471,17 +468,4 @@ fn tried(entry: &Entry, now: Instant, backoff_max: Duration) -> (Tried, Option<I
     let Some(retry) = entry.retry else { return (Tried::default(), None) };
     let wait = retry.not_before.duration_since(SystemTime::now()).unwrap_or_default().min(backoff_max);
     (Tried::again(retry.attempts), (!wait.is_zero()).then(|| now + wait))
-}
-
-/// An event that stands for bytes that are none.
-fn unreadable_event(bytes: &outhaul_store::event::Bytes) -> Option<Arc<Event>> {
-    let limits = outhaul_store::event::Limits { body_bytes_max: usize::MAX, ..Default::default() };
-    let event = Event::builder("outhaul.unreadable", "outhaul:store")
-        .body("application/octet-stream", bytes.clone())
-        .build_within(&limits);
-    event.ok().map(Arc::new)
-}
-
-fn millis(time: Option<SystemTime>) -> Option<u64> {
-    time.map(unix_millis)
 }

@@ -1,13 +1,14 @@
 //! Entries on their way to the failed store. The copy is durable before an entry leaves its queue; a move that fails
 //! is tried again as it is, so nothing is delivered or told twice because of it.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
+use outhaul_store::event::{Bytes, Event, Limits};
 use outhaul_store::{Entry, FailedEntry, Failure, Place, Rule, Unreadable, unix_millis};
 use outhaul_target::DeliveryError;
 
 use super::lanes::Pending;
-use super::{millis, unreadable_event};
 
 /// One entry and its copy.
 pub(crate) struct Move {
@@ -35,13 +36,14 @@ impl Moves {
 
     pub(crate) fn add(&mut self, pending: &Pending, rule: Rule, error: Option<&DeliveryError>) {
         self.overflowing += u64::from(rule == Rule::Overflow);
+        let history = &pending.history;
         let failure = Failure {
             rule,
             class: error.map_or(rule.as_str().to_owned(), |error| snake_case(&format!("{:?}", error.kind()))),
             detail: error.map_or_else(String::new, DeliveryError::detail),
-            attempts: pending.tried.attempts.max(pending.sent),
-            first_attempt_ms: millis(pending.first_attempt),
-            last_attempt_ms: millis(pending.last_attempt),
+            attempts: history.tried.attempts.max(history.sent),
+            first_attempt_ms: millis(history.first_attempt),
+            last_attempt_ms: millis(history.last_attempt),
             failed_ms: unix_millis(SystemTime::now()),
         };
         self.pending.push(Move {
@@ -49,7 +51,7 @@ impl Moves {
             entry: FailedEntry {
                 uid: pending.place.uid.clone(),
                 dedup_id: pending.dedup_id,
-                event: std::sync::Arc::clone(&pending.event),
+                event: Arc::clone(&pending.event),
                 admitted_ms: unix_millis(pending.admitted_at),
                 failure,
             },
@@ -105,4 +107,17 @@ fn snake_case(name: &str) -> String {
         out.push(c.to_ascii_lowercase());
     }
     out
+}
+
+/// An event that stands for bytes that are none.
+fn unreadable_event(bytes: &Bytes) -> Option<Arc<Event>> {
+    let limits = Limits { body_bytes_max: usize::MAX, ..Default::default() };
+    let event = Event::builder("outhaul.unreadable", "outhaul:store")
+        .body("application/octet-stream", bytes.clone())
+        .build_within(&limits);
+    event.ok().map(Arc::new)
+}
+
+fn millis(time: Option<SystemTime>) -> Option<u64> {
+    time.map(unix_millis)
 }

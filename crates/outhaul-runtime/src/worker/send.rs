@@ -34,17 +34,17 @@ impl Worker {
     fn batch(&mut self) -> Vec<u64> {
         let several = self.capabilities.batch_order == BatchOrder::Prefix;
         let (max, bytes_max) = (self.policy.batch(), self.capabilities.bytes_max);
-        let fronts: Vec<u64> = self.lanes.ready().take(max).map(|(first, _)| first).collect();
+        let fronts: Vec<u64> = self.lanes.ready().take(max).collect();
         let (mut batch, mut bytes, mut max) = (Vec::new(), 0_usize, max);
         for first in fronts {
             let Some(entry) = self.lanes.get(first) else { continue };
-            let (size, suspect) = (entry.place.bytes() as usize, entry.tried.suspect);
+            let (size, suspect) = (entry.place.bytes() as usize, entry.history.tried.suspect);
             if !batch.is_empty()
-                && (suspect || bytes + size > bytes_max || batch.len() >= max.min(entry.together))
+                && (suspect || bytes + size > bytes_max || batch.len() >= max.min(entry.history.together))
             {
                 continue;
             }
-            max = max.min(entry.together);
+            max = max.min(entry.history.together);
             let room = if several { max - batch.len() } else { 1 };
             let taken = self.lanes.take(first, room, bytes_max - bytes.min(bytes_max));
             bytes += taken
@@ -69,11 +69,12 @@ impl Worker {
         let youngest = self.policy.trial_takes_youngest();
         let accused = |entry: &lanes::Pending| self.policy.is_accused(entry.sequence());
         let first = |usable: &dyn Fn(&lanes::Pending) -> bool| self.lanes.idle(usable, false);
-        let chosen = self.lanes.idle(|entry| entry.tried.is_fresh() && !accused(entry), youngest);
-        let chosen = chosen.or_else(|| first(&|entry| !accused(entry) && !entry.tried.suspect));
+        let chosen = self.lanes.idle(|entry| entry.history.tried.is_fresh() && !accused(entry), youngest);
+        let chosen = chosen.or_else(|| first(&|entry| !accused(entry) && !entry.history.tried.suspect));
         // All were accused: all are forgiven.
-        let again =
-            chosen.is_none().then(|| first(&|entry| !entry.tried.suspect).or_else(|| first(&|_| true)));
+        let again = chosen
+            .is_none()
+            .then(|| first(&|entry| !entry.history.tried.suspect).or_else(|| first(&|_| true)));
         if again.is_some() {
             self.policy.forget_accused();
         }
@@ -89,7 +90,7 @@ impl Worker {
         if self.trial_running || !self.policy.allows_early_trial() {
             return;
         }
-        if let Some(fresh) = self.lanes.idle(|entry| entry.tried.is_fresh(), true)
+        if let Some(fresh) = self.lanes.idle(|entry| entry.history.tried.is_fresh(), true)
             && self.lanes.take_any(fresh)
         {
             self.attempt(vec![fresh], true);
@@ -119,15 +120,15 @@ impl Worker {
         let mut attempts = Vec::with_capacity(sequences.len());
         for &sequence in &sequences {
             let Some(entry) = self.lanes.get_mut(sequence) else { continue };
-            entry.sent = entry.sent.saturating_add(1);
-            entry.first_attempt.get_or_insert(at);
-            entry.last_attempt = Some(at);
+            entry.history.sent = entry.history.sent.saturating_add(1);
+            entry.history.first_attempt.get_or_insert(at);
+            entry.history.last_attempt = Some(at);
             attempts.push(Attempt {
                 event: Arc::clone(&entry.event),
                 dedup_id: entry.dedup_id,
                 uid: entry.place.uid.clone(),
                 version: sequence,
-                number: entry.tried.attempts.max(entry.sent - 1).saturating_add(1),
+                number: entry.history.tried.attempts.max(entry.history.sent - 1).saturating_add(1),
             });
         }
         let target = Arc::clone(&self.setup.target);

@@ -132,7 +132,6 @@ impl Shared {
         core.builder.clear();
         self.add_control(core, &mut taken);
         let first_sequence = core.next_sequence;
-        let last_before = core.last.clone();
         for call in calls {
             let answer = self.add_call(core, call, &mut taken);
             taken.answers.push(answer);
@@ -153,13 +152,13 @@ impl Shared {
         match written {
             Ok(offset) => self.publish(taken, Some((first_sequence, offset, core)), &dead),
             Err(WriteFailure::Full) => {
-                self.take_back(core, first_sequence, last_before);
+                self.take_back(core, first_sequence);
                 let source = Arc::new(io::ErrorKind::StorageFull.into());
                 let error = StoreError::Io { what: "write to", path: self.dir.clone(), source };
                 self.put_back(taken, || AppendError::DiskFull(self.dir.clone()), &error);
             }
             Err(WriteFailure::NotBegun(error)) => {
-                self.take_back(core, first_sequence, last_before);
+                self.take_back(core, first_sequence);
                 self.put_back(taken, || AppendError::Store(error.clone()), &error);
             }
             Err(WriteFailure::Unknown(reason)) => {
@@ -199,12 +198,7 @@ impl Shared {
         inner.unwritten_since = None;
         inner.not_before = None;
         // Without an active segment the newest checkpoint is in a sealed one.
-        let active = core.active.as_ref().map(|active| active.base);
-        let dead = inner
-            .segments
-            .iter()
-            .filter(|segment| segment.unsettled == 0 && active.is_some_and(|active| segment.base != active));
-        let dead = dead.cloned().collect();
+        let dead = if core.active.is_some() { inner.finished() } else { Vec::new() };
         let mut queues = self.queues.lock();
         for (id, queue) in queues.iter_mut().filter(|(_, queue)| !queue.unwritten.is_empty()) {
             taken.unwritten.push((id, std::mem::take(&mut queue.unwritten)));
@@ -514,18 +508,19 @@ impl Shared {
     }
 
     /// Nothing of a batch was written: its sequences are free again.
-    fn take_back(&self, core: &mut Core, first_sequence: u64, last: Vec<u64>) {
-        (core.next_sequence, core.last) = (first_sequence, last);
+    fn take_back(&self, core: &mut Core, first_sequence: u64) {
+        core.next_sequence = first_sequence;
+        core.last = self.queues.lock().iter().map(|(_, queue)| queue.last).collect();
         // Whatever epoch was in the batch is to be written again.
         core.epoch = 0;
     }
 
     /// Refuses the events of a round and puts everything else back for a later one.
-    fn put_back(&self, taken: Taken, refused: impl Fn() -> AppendError, error: &StoreError) {
+    fn put_back(&self, mut taken: Taken, refused: impl Fn() -> AppendError, error: &StoreError) {
         let mut inner = lock(&self.inner);
         {
             let mut queues = self.queues.lock();
-            for (id, unwritten) in taken.unwritten {
+            for (id, unwritten) in std::mem::take(&mut taken.unwritten) {
                 let queue = queues.get_mut(id);
                 queue.unwritten.declaration |= unwritten.declaration;
                 for (first, last) in unwritten.settled.iter() {
@@ -540,12 +535,7 @@ impl Shared {
         inner.unwritten_since.get_or_insert(now);
         inner.not_before = Some(now + FULL_BACKOFF);
         drop(inner);
-        for answer in taken.answers {
-            answer.fail(&refused);
-        }
-        for reply in taken.inputs.into_iter().map(|(_, reply)| reply).chain(taken.flushes) {
-            reply.send(Err(error.clone())).unwrap_or_default();
-        }
+        taken.fail(refused, error);
     }
 
     /// Removes sealed segments in which nothing waits: a later checkpoint covers them.
@@ -571,10 +561,7 @@ impl Shared {
 
     /// Removes, after an open, the segments that were finished before.
     pub(super) fn remove_dead(&self) {
-        let inner = lock(&self.inner);
-        let sealed = inner.segments.len().saturating_sub(1);
-        let dead: Vec<_> = inner.segments[..sealed].iter().filter(|s| s.unsettled == 0).cloned().collect();
-        drop(inner);
+        let dead = lock(&self.inner).finished();
         self.remove(&dead);
     }
 

@@ -608,6 +608,12 @@ impl Inner {
         !self.calls.is_empty() || !self.input_calls.is_empty() || !self.flushes.is_empty()
     }
 
+    /// Sealed segments in which nothing waits; the last one is written to.
+    fn finished(&self) -> Vec<Segment> {
+        let sealed = self.segments.len().saturating_sub(1);
+        self.segments[..sealed].iter().filter(|segment| segment.unsettled == 0).cloned().collect()
+    }
+
     fn segment_mut(&mut self, sequence: u64) -> Option<&mut Segment> {
         let after = self.segments.partition_point(|segment| segment.first_sequence <= sequence);
         self.segments[..after].iter_mut().rev().find(|segment| segment.holds(sequence))
