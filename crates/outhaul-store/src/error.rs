@@ -66,6 +66,9 @@ pub enum StoreError {
     /// No queue has this name. The caller did not attach it.
     #[error("there is no queue named {0}")]
     UnknownQueue(TargetName),
+    /// A target is attached to the queue, so it is not removed. Remove the target first.
+    #[error("queue {0} belongs to a target; remove the target before its queue")]
+    Attached(TargetName),
 }
 
 impl StoreError {
@@ -132,7 +135,26 @@ pub enum AppendError {
         "it is not known whether the event is on disk ({0}): it may be delivered; send it again with the same id"
     )]
     Unknown(Arc<str>),
+    /// Some of the event's queues have it and some do not (engine `spool`, whose queues are directories of their own).
+    /// It will be delivered to the first. Send it again with the same id.
+    #[error(
+        "the event is stored for {} and not for {} ({reason}); send it again with the same id",
+        list(durable),
+        list(failed)
+    )]
+    Partial {
+        /// The targets that will get it.
+        durable: Vec<TargetName>,
+        /// The targets for which it could not be stored.
+        failed: Vec<TargetName>,
+        /// What went wrong with the first of them.
+        reason: Arc<str>,
+    },
     /// The store writes nothing any more.
     #[error(transparent)]
     Store(StoreError),
+}
+
+fn list(names: &[TargetName]) -> String {
+    names.iter().map(TargetName::as_str).collect::<Vec<_>>().join(", ")
 }

@@ -58,8 +58,8 @@ pub use fs::sim::{SimDisk, SimFileSystem};
 pub use fs::{DirEntry, File, FileSystem, Lock, OsFileSystem, Space};
 pub use journal::{Journal, JournalOptions};
 pub use log::{
-    Admission, Damage, Entry, Input, Lease, Log, OpenReport, Outcome, Place, QueueSettings, QueueStats,
-    ReadBatch, Receipt, RetryState, Settlement, Shards, Unreadable, WhenFull,
+    Admission, Damage, Durability, Entry, Input, Lease, Log, OpenReport, Origin, Outcome, Place,
+    QueueSettings, QueueStats, ReadBatch, Receipt, RetryState, Settlement, Shards, Unreadable, WhenFull,
 };
 pub use memory::MemoryLog;
 pub use outhaul_event as event;

@@ -20,6 +20,15 @@ pub trait Log: Send + Sync + 'static {
     /// durable with the first event.
     fn attach(&self, name: &TargetName, settings: QueueSettings) -> Result<(), StoreError>;
 
+    /// Leaves a queue without a target: it keeps what waits and takes nothing new, until it is attached again.
+    fn detach(&self, name: &TargetName) -> Result<(), StoreError>;
+
+    /// Discards whatever waits in a queue without a target, and forgets its name; durable when the future resolves.
+    /// Returns how many entries were discarded. A queue that is attached is refused with [`StoreError::Attached`].
+    ///
+    /// Dropping the future does not take the removal back.
+    async fn remove(&self, name: &TargetName) -> Result<u64, StoreError>;
+
     /// Reserves room for all of these admissions, or for none. What is reserved is given back when the admission is
     /// dropped.
     fn reserve(&self, admissions: &mut [Admission]) -> Result<(), AppendError>;
@@ -79,6 +88,10 @@ pub trait Lease: Send + Sync + 'static {
     /// commit, within a bounded time; [`Log::flush`] waits for that. An entry that was settled before is passed over.
     async fn settle(&self, settlements: Vec<Settlement>) -> Result<(), StoreError>;
 
+    /// Notes which entries of a queue are being delivered, instead of those noted before. The note rides with the next
+    /// commit; after an unclean end the entries in it have one crash more, which [`Entry::crashes`] tells.
+    fn in_flight(&self, queue: &TargetName, sequences: &[u64]) -> Result<(), StoreError>;
+
     /// Announces the last durable sequence of a queue, whenever it grows.
     fn watch(&self, queue: &TargetName) -> Result<watch::Receiver<u64>, StoreError>;
 }
@@ -122,6 +135,20 @@ pub enum WhenFull {
     Overflow,
 }
 
+/// What a receipt promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// An event is synced to the disk before it is acknowledged. Nothing acknowledged is lost, whatever ends.
+    #[default]
+    Synced,
+    /// An event is acknowledged when the operating system has it, and synced within this time. A crash of the process
+    /// loses nothing; a loss of power, or of the kernel, loses what was acknowledged since the last sync.
+    Interval(std::time::Duration),
+    /// An event is acknowledged when the operating system has it, which writes it when it likes. A crash of the process
+    /// loses nothing; a loss of power, or of the kernel, may lose many seconds of acknowledged events.
+    Buffered,
+}
+
 /// One event on its way into the log.
 #[derive(Debug, Clone)]
 pub struct Admission {
@@ -135,6 +162,8 @@ pub struct Admission {
     pub position: Option<u64>,
     /// Opaque bytes that stay with the entry.
     pub attachment: Bytes,
+    /// Where it comes from.
+    pub origin: Origin,
     pub(crate) held: Option<Arc<Held>>,
 }
 
@@ -142,13 +171,33 @@ impl Admission {
     /// An event for some targets.
     pub fn new(event: Arc<Event>, targets: Arc<[TargetName]>) -> Self {
         let dedup_id = event.dedup_id();
-        Self { event, dedup_id, targets, position: None, attachment: Bytes::new(), held: None }
+        Self {
+            event,
+            dedup_id,
+            targets,
+            position: None,
+            attachment: Bytes::new(),
+            origin: Origin::Producer,
+            held: None,
+        }
     }
 
     /// What it counts against the byte limits: the event and 64 bytes for its frame.
     pub fn size(&self) -> u64 {
         (self.event.size() + self.attachment.len() + 64) as u64
     }
+}
+
+/// Where an admission comes from: how it is counted, and whether the limits of its queues apply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Origin {
+    /// A producer.
+    #[default]
+    Producer,
+    /// The failed store: the sequence that the entry had in its queue. No limit applies. It is stored with the entry.
+    Requeue(u64),
+    /// Another product's directory.
+    Import,
 }
 
 /// The answer to an admission: the event is safe.
@@ -208,6 +257,10 @@ pub struct Entry {
     pub retry: Option<RetryState>,
     /// The bytes given with the admission.
     pub attachment: Bytes,
+    /// The sequence under which it was in this queue before it failed and was requeued.
+    pub requeue_of: Option<u64>,
+    /// How often the process ended while it was being delivered.
+    pub crashes: u32,
 }
 
 /// An entry whose bytes do not match their checksum or cannot be decoded.
@@ -276,6 +329,8 @@ pub struct QueueStats {
     pub discarded: u64,
     /// Events that missed this queue because it was full; they were never in it.
     pub shed: u64,
+    /// Entries whose file somebody else removed; counted among the discarded ones (engine `spool`).
+    pub vanished: u64,
     /// What is in it now.
     pub waiting: u64,
     /// Bytes of what is in it now.

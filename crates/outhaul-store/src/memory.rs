@@ -14,10 +14,10 @@ use tokio::sync::watch;
 
 use crate::error::{AppendError, StoreError};
 use crate::log::{
-    Admission, Entry, Input, Lease, Log, OpenReport, Place, QueueSettings, QueueStats, ReadBatch, Receipt,
-    Settlement, Shards,
+    Admission, Entry, Input, Lease, Log, OpenReport, Origin, Place, QueueSettings, QueueStats, ReadBatch,
+    Receipt, Settlement, Shards,
 };
-use crate::queue::{QueueId, Runs, SharedQueues};
+use crate::queue::{QueueId, Runs, SharedQueues, Unwritten};
 
 /// A log in memory.
 #[derive(Debug, Default)]
@@ -44,10 +44,8 @@ struct State {
 struct Stored {
     admission: Admission,
     admitted_at: SystemTime,
-    /// Each queue, with the sequence of the entry before it there.
+    /// Each queue that still wants it, with the sequence of the entry before it there.
     queues: Vec<(QueueId, u64)>,
-    /// How many of them still want it.
-    waiting: usize,
 }
 
 impl Shared {
@@ -77,14 +75,13 @@ impl Shared {
         }
         if !held.granted.is_empty() {
             state.next_sequence += 1;
-            let (sequence, bytes) = (state.next_sequence, admission.size());
+            let (sequence, bytes, origin) = (state.next_sequence, admission.size(), admission.origin);
             receipt.sequence = sequence;
             let previous = held.granted.iter().map(|&id| (id, queues.get(id).last)).collect::<Vec<_>>();
-            let waiting = previous.len();
-            let stored = Stored { admission, admitted_at: SystemTime::now(), queues: previous, waiting };
+            let stored = Stored { admission, admitted_at: SystemTime::now(), queues: previous };
             state.stored.insert(sequence, stored);
             for &id in &held.granted {
-                queues.get_mut(id).admitted(sequence, bytes);
+                queues.get_mut(id).admitted(sequence, bytes, origin);
             }
         }
         drop(queues);
@@ -98,6 +95,21 @@ impl Log for MemoryLog {
         self.shared.alive()?;
         self.shared.queues.lock().attach(name, settings, u64::MAX);
         Ok(())
+    }
+
+    fn detach(&self, name: &TargetName) -> Result<(), StoreError> {
+        self.shared.queues.lock().detach(name)
+    }
+
+    async fn remove(&self, name: &TargetName) -> Result<u64, StoreError> {
+        let (mut state, mut queues) = (self.shared.state(), self.shared.queues.lock());
+        let (id, discarded) = queues.remove(name)?;
+        queues.get_mut(id).unwritten = Unwritten::default();
+        state.stored.retain(|_, stored| {
+            stored.queues.retain(|(queue, _)| *queue != id);
+            !stored.queues.is_empty()
+        });
+        Ok(discarded)
     }
 
     fn reserve(&self, admissions: &mut [Admission]) -> Result<(), AppendError> {
@@ -205,6 +217,11 @@ impl Lease for MemoryLease {
                 admitted_at: stored.admitted_at,
                 retry: queue.retries.get(&sequence).copied(),
                 attachment: stored.admission.attachment.clone(),
+                requeue_of: match stored.admission.origin {
+                    Origin::Requeue(sequence) => Some(sequence),
+                    Origin::Producer | Origin::Import => None,
+                },
+                crashes: 0,
             });
         }
         Ok(out)
@@ -219,13 +236,18 @@ impl Lease for MemoryLease {
             let ended = queues.settle(id, settlement);
             queues.get_mut(id).unwritten = Default::default();
             if ended && let Some(stored) = state.stored.get_mut(&sequence) {
-                stored.waiting -= 1;
-                if stored.waiting == 0 {
+                stored.queues.retain(|(queue, _)| *queue != id);
+                if stored.queues.is_empty() {
                     state.stored.remove(&sequence);
                 }
             }
         }
         Ok(())
+    }
+
+    fn in_flight(&self, queue: &TargetName, _: &[u64]) -> Result<(), StoreError> {
+        self.check()?;
+        self.shared.queues.lock().find(queue).map(drop)
     }
 
     fn watch(&self, queue: &TargetName) -> Result<watch::Receiver<u64>, StoreError> {

@@ -16,7 +16,7 @@ use super::segment::Segment;
 use super::{Shared, lock};
 use crate::error::{AppendError, StoreError, is_full};
 use crate::fs::File;
-use crate::log::{Admission, Receipt};
+use crate::log::{Admission, Origin, Receipt};
 use crate::queue::{QueueId, Queues, Runs, Unwritten};
 
 /// Calls are taken into one batch until they have this many bytes.
@@ -78,6 +78,7 @@ struct Answer {
 struct EventDone {
     sequence: u64,
     length: u64,
+    origin: Origin,
     queues: Vec<QueueId>,
 }
 
@@ -288,6 +289,10 @@ impl Shared {
             dedup_id,
             admitted_ms,
             position: admission.position,
+            requeue_of: match admission.origin {
+                Origin::Requeue(sequence) => Some(sequence),
+                Origin::Producer | Origin::Import => None,
+            },
             attachment: &admission.attachment,
             event: &admission.event,
         };
@@ -295,7 +300,7 @@ impl Shared {
         if let Some(position) = admission.position {
             taken.positions.insert(position, position);
         }
-        taken.events.push(EventDone { sequence, length, queues: granted.to_vec() });
+        taken.events.push(EventDone { sequence, length, origin: admission.origin, queues: granted.to_vec() });
         receipt.sequence = sequence;
         receipt
     }
@@ -492,7 +497,7 @@ impl Shared {
             let mut queues = self.queues.lock();
             for event in &taken.events {
                 for &id in &event.queues {
-                    queues.get_mut(id).admitted(event.sequence, event.length);
+                    queues.get_mut(id).admitted(event.sequence, event.length, event.origin);
                 }
             }
         }

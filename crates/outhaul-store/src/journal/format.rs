@@ -301,12 +301,14 @@ pub(crate) struct EventRecord<'a> {
     pub(crate) dedup_id: DedupId,
     pub(crate) admitted_ms: u64,
     pub(crate) position: Option<u64>,
+    pub(crate) requeue_of: Option<u64>,
     pub(crate) attachment: &'a [u8],
     pub(crate) event: &'a Event,
 }
 
 const HAS_POSITION: u8 = 1;
 const HAS_ATTACHMENT: u8 = 2;
+const HAS_REQUEUE: u8 = 4;
 
 impl EventRecord<'_> {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -314,13 +316,18 @@ impl EventRecord<'_> {
         out.put_u64_le(self.admitted_ms);
         let attached = !self.attachment.is_empty();
         out.put_u8(
-            (u8::from(self.position.is_some()) * HAS_POSITION) | (u8::from(attached) * HAS_ATTACHMENT),
+            (u8::from(self.position.is_some()) * HAS_POSITION)
+                | (u8::from(attached) * HAS_ATTACHMENT)
+                | (u8::from(self.requeue_of.is_some()) * HAS_REQUEUE),
         );
         if let Some(position) = self.position {
             put_varint(out, position);
         }
         if attached {
             put_bytes(out, self.attachment);
+        }
+        if let Some(sequence) = self.requeue_of {
+            put_varint(out, sequence);
         }
         self.event.encode(out);
     }
@@ -330,6 +337,7 @@ impl EventRecord<'_> {
 pub(crate) struct StoredEvent {
     pub(crate) dedup_id: DedupId,
     pub(crate) admitted_at: SystemTime,
+    pub(crate) requeue_of: Option<u64>,
     pub(crate) attachment: Bytes,
     pub(crate) event: Bytes,
 }
@@ -340,7 +348,7 @@ impl StoredEvent {
         let dedup_id = DedupId::from_bytes(reader.array()?);
         let admitted_at = from_millis(reader.u64()?);
         let flags = reader.u8()?;
-        if flags & !(HAS_POSITION | HAS_ATTACHMENT) != 0 {
+        if flags & !(HAS_POSITION | HAS_ATTACHMENT | HAS_REQUEUE) != 0 {
             return Err(DecodeError::Impossible(reader.position() - 1));
         }
         if flags & HAS_POSITION != 0 {
@@ -350,7 +358,11 @@ impl StoredEvent {
             0 => Bytes::new(),
             _ => body.slice_ref(reader.bytes()?),
         };
-        Ok(Self { dedup_id, admitted_at, attachment, event: body.slice(reader.position()..) })
+        let requeue_of = match flags & HAS_REQUEUE {
+            0 => None,
+            _ => Some(reader.varint()?),
+        };
+        Ok(Self { dedup_id, admitted_at, requeue_of, attachment, event: body.slice(reader.position()..) })
     }
 
     /// The position alone.
@@ -421,6 +433,7 @@ mod tests {
             dedup_id: event.dedup_id(),
             admitted_ms: 7,
             position: Some(300),
+            requeue_of: Some(70_000),
             attachment: b"note",
             event: &event,
         };

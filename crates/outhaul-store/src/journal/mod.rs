@@ -302,6 +302,17 @@ impl Log for Journal {
         Ok(())
     }
 
+    fn detach(&self, name: &TargetName) -> Result<(), StoreError> {
+        self.shared.alive()?;
+        self.shared.queues.lock().detach(name)
+    }
+
+    async fn remove(&self, name: &TargetName) -> Result<u64, StoreError> {
+        self.shared.alive()?;
+        let (_, discarded) = self.shared.queues.lock().remove(name)?;
+        self.flush().await.map(|()| discarded)
+    }
+
     fn reserve(&self, admissions: &mut [Admission]) -> Result<(), AppendError> {
         if admissions.len() > 1 {
             self.shared.has_space(admissions)?;
@@ -426,6 +437,18 @@ impl Lease for JournalLease {
     async fn settle(&self, settlements: Vec<Settlement>) -> Result<(), StoreError> {
         self.check()?;
         self.shared.settle(&settlements)
+    }
+
+    fn in_flight(&self, queue: &TargetName, sequences: &[u64]) -> Result<(), StoreError> {
+        self.check()?;
+        let mut queues = self.shared.queues.lock();
+        let id = queues.find(queue)?;
+        let queue = queues.get_mut(id);
+        if queue.in_flight != sequences {
+            queue.in_flight = sequences.to_vec();
+            queue.unwritten.in_flight = true;
+        }
+        Ok(())
     }
 
     fn watch(&self, queue: &TargetName) -> Result<watch::Receiver<u64>, StoreError> {

@@ -111,7 +111,11 @@ impl Shared {
     }
 
     fn entry(&self, place: Place, record: &format::RecordHeader, batch: &[u8], id: QueueId) -> Entry {
-        let retry = self.queues.lock().get(id).retries.get(&record.sequence).copied();
+        let (retry, crashes) = {
+            let queues = self.queues.lock();
+            let (queue, sequence) = (queues.get(id), &record.sequence);
+            (queue.retries.get(sequence).copied(), queue.crashes.get(sequence).copied().unwrap_or(0))
+        };
         let stored = match record.body(batch) {
             Some(body) => {
                 let body = Bytes::copy_from_slice(body);
@@ -127,8 +131,8 @@ impl Shared {
                 let event = Event::decode(&stored.event).map(Arc::new);
                 let event =
                     event.map_err(|error| Unreadable { bytes: stored.event, reason: error.to_string() });
-                let StoredEvent { dedup_id, admitted_at, attachment, .. } = stored;
-                Entry { place, dedup_id, event, admitted_at, retry, attachment }
+                let StoredEvent { dedup_id, admitted_at, requeue_of, attachment, .. } = stored;
+                Entry { place, dedup_id, event, admitted_at, retry, attachment, requeue_of, crashes }
             }
             Err((bytes, reason)) => Entry {
                 place,
@@ -137,6 +141,8 @@ impl Shared {
                 admitted_at: std::time::SystemTime::UNIX_EPOCH,
                 retry,
                 attachment: Bytes::new(),
+                requeue_of: None,
+                crashes,
             },
         }
     }

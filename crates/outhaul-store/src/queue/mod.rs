@@ -11,7 +11,9 @@ use outhaul_event::TargetName;
 use tokio::sync::watch;
 
 use crate::error::{AppendError, StoreError};
-use crate::log::{Admission, Outcome, Place, QueueSettings, QueueStats, RetryState, Settlement, WhenFull};
+use crate::log::{
+    Admission, Origin, Outcome, Place, QueueSettings, QueueStats, RetryState, Settlement, WhenFull,
+};
 
 mod runs;
 
@@ -32,6 +34,12 @@ pub(crate) struct Queue {
     bytes_max: u64,
     when_full: WhenFull,
     attached: bool,
+    /// Its name is forgotten and nothing waits in it; its number is not used again.
+    pub(crate) removed: bool,
+    /// What is being delivered, as noted last.
+    pub(crate) in_flight: Vec<u64>,
+    /// Entries that were being delivered when the process ended, and how often.
+    pub(crate) crashes: BTreeMap<u64, u32>,
     held_entries: u64,
     held_bytes: u64,
     counters: Counters,
@@ -46,13 +54,16 @@ pub(crate) struct Queue {
 #[derive(Debug, Default)]
 pub(crate) struct Unwritten {
     pub(crate) declaration: bool,
+    pub(crate) removal: bool,
+    pub(crate) in_flight: bool,
     pub(crate) settled: Runs,
     pub(crate) retries: BTreeMap<u64, RetryState>,
 }
 
 impl Unwritten {
     pub(crate) fn is_empty(&self) -> bool {
-        !self.declaration && self.settled.is_empty() && self.retries.is_empty()
+        // What is in flight is worth no commit of its own.
+        !self.declaration && !self.removal && self.settled.is_empty() && self.retries.is_empty()
     }
 }
 
@@ -60,10 +71,13 @@ impl Unwritten {
 struct Counters {
     recovered: u64,
     admitted: u64,
+    requeued: u64,
+    imported: u64,
     delivered: u64,
     failed: u64,
     discarded: u64,
     shed: u64,
+    vanished: u64,
 }
 
 /// All queues of a log.
@@ -179,6 +193,9 @@ impl Queues {
             bytes_max: u64::MAX,
             when_full: settings.when_full,
             attached: false,
+            removed: false,
+            in_flight: Vec::new(),
+            crashes: BTreeMap::new(),
             held_entries: 0,
             held_bytes: 0,
             counters: Counters::default(),
@@ -218,6 +235,28 @@ impl Queues {
         }
     }
 
+    pub(crate) fn detach(&mut self, name: &TargetName) -> Result<(), StoreError> {
+        let id = self.find(name)?;
+        self.get_mut(id).attached = false;
+        Ok(())
+    }
+
+    /// Discards what waits in a queue without a target, and forgets its name.
+    pub(crate) fn remove(&mut self, name: &TargetName) -> Result<(QueueId, u64), StoreError> {
+        let id = self.find(name)?;
+        let queue = self.get_mut(id);
+        if queue.attached {
+            return Err(StoreError::Attached(name.clone()));
+        }
+        let discarded = std::mem::take(&mut queue.waiting);
+        queue.bytes = 0;
+        queue.counters.discarded += discarded;
+        queue.end();
+        queue.unwritten = Unwritten { removal: true, ..Unwritten::default() };
+        self.by_name.remove(name);
+        Ok((id, discarded))
+    }
+
     /// Takes room for one admission, or says which queue has none.
     fn grant(&mut self, admission: &Admission) -> Result<(Vec<QueueId>, Vec<QueueId>), AppendError> {
         let bytes = admission.size();
@@ -234,7 +273,8 @@ impl Queues {
                 continue;
             }
             let queue = self.get_mut(id);
-            match (queue.full(bytes), queue.when_full) {
+            let full = queue.full(bytes).filter(|_| !matches!(admission.origin, Origin::Requeue(_)));
+            match (full, queue.when_full) {
                 (Some(limit), WhenFull::Refuse) => {
                     self.release(&granted, bytes);
                     return Err(AppendError::QueueFull { target: target.clone(), limit });
@@ -310,18 +350,28 @@ impl Queues {
     }
 
     pub(crate) fn stats(&self) -> Vec<QueueStats> {
-        let mut all: Vec<_> = self.list.iter().map(Queue::stats).collect();
+        let mut all: Vec<_> = self.list.iter().filter(|queue| !queue.removed).map(Queue::stats).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }
 }
 
 impl Queue {
+    /// Nothing that was ever in it waits any more, and it takes nothing new.
+    pub(crate) fn end(&mut self) {
+        self.settled.insert(0, self.last);
+        self.retries.clear();
+        self.crashes.clear();
+        self.in_flight.clear();
+        self.removed = true;
+    }
+
     fn cover(&mut self, place: &Place) {
         // Sequence 0 is nobody's: covering it makes the first run start at 0.
         let first = if place.previous == 0 { 0 } else { place.previous + 1 };
         self.settled.insert(first, place.uid.sequence);
         self.retries.remove(&place.uid.sequence);
+        self.crashes.remove(&place.uid.sequence);
     }
 
     /// The limit that one more entry would pass.
@@ -341,9 +391,13 @@ impl Queue {
     }
 
     /// Counts an entry that became durable, and wakes whoever watches.
-    pub(crate) fn admitted(&mut self, sequence: u64, bytes: u64) {
+    pub(crate) fn admitted(&mut self, sequence: u64, bytes: u64, origin: Origin) {
         self.last = sequence;
-        self.counters.admitted += 1;
+        match origin {
+            Origin::Producer => self.counters.admitted += 1,
+            Origin::Requeue(_) => self.counters.requeued += 1,
+            Origin::Import => self.counters.imported += 1,
+        }
         self.waiting += 1;
         self.bytes += bytes;
         self.durable.send_replace(sequence);
@@ -373,12 +427,13 @@ impl Queue {
             label: self.label.clone(),
             recovered: self.counters.recovered,
             admitted: self.counters.admitted,
-            requeued: 0,
-            imported: 0,
+            requeued: self.counters.requeued,
+            imported: self.counters.imported,
             delivered: self.counters.delivered,
             failed: self.counters.failed,
             discarded: self.counters.discarded,
             shed: self.counters.shed,
+            vanished: self.counters.vanished,
             waiting: self.waiting,
             bytes: self.bytes,
             entries_max: self.entries_max,
