@@ -29,8 +29,8 @@ use tokio::sync::{oneshot, watch};
 use crate::error::{AppendError, StoreError};
 use crate::fs::FileSystem;
 use crate::log::{
-    Admission, Input, Lease, Log, OpenReport, QueueSettings, QueueStats, ReadBatch, Receipt, Settlement,
-    Shards,
+    Admission, Durability, Input, Lease, Log, OpenReport, QueueSettings, QueueStats, ReadBatch, Receipt,
+    Settlement, Shards,
 };
 use crate::queue::SharedQueues;
 
@@ -61,6 +61,8 @@ pub struct JournalOptions {
     pub reserve_bytes: u64,
     /// Nothing on disk is changed, and nothing can be appended: for looking at a directory at rest.
     pub read_only: bool,
+    /// What a receipt promises.
+    pub durability: Durability,
 }
 
 impl Default for JournalOptions {
@@ -71,6 +73,7 @@ impl Default for JournalOptions {
             idle_mark: Duration::from_secs(1),
             reserve_bytes: 256 << 10,
             read_only: false,
+            durability: Durability::Synced,
         }
     }
 }
