@@ -52,7 +52,10 @@ mod queue;
 mod store;
 
 pub use error::{AppendError, StoreError};
-pub use failed::{FailedEntry, FailedStore, Failure, Rule, unix_millis};
+pub use failed::{
+    Discard, FailedEntry, FailedFull, FailedOptions, FailedPage, FailedQuery, FailedStats, FailedStore,
+    Failure, ListOrder, RequeueError, Requeued, Rule, UnreadableRecord, unix_millis,
+};
 #[cfg(feature = "testkit")]
 pub use fs::sim::{SimDisk, SimFileSystem};
 pub use fs::{DirEntry, File, FileSystem, FsKind, Lock, OsFileSystem, Space};
@@ -63,4 +66,4 @@ pub use log::{
 };
 pub use memory::MemoryLog;
 pub use outhaul_event as event;
-pub use store::Store;
+pub use store::{Engine, Store, StoreOptions};
