@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: the criterion benchmarks of the crates.
+//! The criterion benchmarks of the crates: trends of one thing, without rivals or goals.
 
 use std::path::Path;
 
@@ -8,8 +8,7 @@ use crate::cmd::{self, step};
 use crate::metadata::Metadata;
 
 /// Only the benchmark binaries run, by name: `cargo bench` alone would also start every unit test binary.
-pub(crate) fn run(root: &Path, suite: Option<&str>) -> Result<()> {
-    let metadata = Metadata::load(root)?;
+pub(super) fn run(root: &Path, metadata: &Metadata, suite: Option<&str>) -> Result<()> {
     let packages: Vec<_> = match suite {
         Some(name) => vec![metadata.package(name)?],
         None => metadata.packages.iter().collect(),
