@@ -13,6 +13,9 @@ use outhaul_store::{Journal, JournalOptions, Log};
 
 use crate::journal::{self, Events, durable};
 
+/// Entries of a journal that is opened for comparison.
+const FEW: u64 = 1000;
+
 /// Puts `setup.count` entries into the directory that the other cases open.
 #[expect(clippy::disallowed_methods, reason = "it is lost with the run: nothing has to be durable")]
 pub(crate) fn fill(setup: &Setup) -> Result<Report> {
@@ -20,7 +23,7 @@ pub(crate) fn fill(setup: &Setup) -> Result<Report> {
     let journal = journal::open(&unfinished)?;
     append_many(&journal, setup.count)?;
     journal.close_sync()?;
-    std::fs::rename(unfinished, filled_dir(setup))?;
+    std::fs::rename(unfinished, filled_dir(setup, setup.count))?;
     Ok(Report::default())
 }
 
@@ -37,21 +40,21 @@ pub(crate) fn append_many(journal: &Journal, entries: u64) -> Result<()> {
 
 /// As a process does that starts again: the files are still in the cache.
 pub(crate) fn open(setup: &Setup) -> Result<Report> {
-    let dir = filled(setup)?;
+    let dir = filled(setup, setup.count)?;
     read_all(&dir.join("log"))?;
     timed(setup, &dir, JournalOptions::default())
 }
 
 /// As after a start of the machine, every record looked at.
 pub(crate) fn open_scan(setup: &Setup, options: JournalOptions) -> Result<Report> {
-    let dir = filled(setup)?;
+    let dir = filled(setup, setup.count)?;
     drop_cached(&dir.join("log"))?;
     timed(setup, &dir, options)
 }
 
 /// What is the least that [`open_scan`] can take: reading the same files from the same disk.
 pub(crate) fn read_files(setup: &Setup) -> Result<Report> {
-    let log = filled(setup)?.join("log");
+    let log = filled(setup, setup.count)?.join("log");
     drop_cached(&log)?;
     let begun = Instant::now();
     let bytes = read_all(&log)?;
@@ -59,6 +62,9 @@ pub(crate) fn read_files(setup: &Setup) -> Result<Report> {
 }
 
 fn timed(setup: &Setup, dir: &Path, options: JournalOptions) -> Result<Report> {
+    // What any journal costs this process is paid before: the growth is then that of the entries.
+    let small = filled(setup, FEW)?;
+    journal::open(&small)?.close_sync()?;
     let before = resident_bytes();
     let begun = Instant::now();
     let journal = journal::open_with(dir, options)?;
@@ -77,16 +83,16 @@ fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-fn filled_dir(setup: &Setup) -> PathBuf {
-    setup.shared.join(format!("filled-{}", setup.count))
+fn filled_dir(setup: &Setup, entries: u64) -> PathBuf {
+    setup.shared.join(format!("filled-{entries}"))
 }
 
 /// Fills it the first time. Another process does, so that this one's memory tells of the open alone.
-fn filled(setup: &Setup) -> Result<PathBuf> {
-    let dir = filled_dir(setup);
+fn filled(setup: &Setup, entries: u64) -> Result<PathBuf> {
+    let dir = filled_dir(setup, entries);
     if !dir.exists() {
         let mut fill = Command::new(std::env::current_exe()?);
-        fill.arg("fill").arg(setup.count.to_string()).arg("--dir").arg(&setup.shared).stdout(Stdio::null());
+        fill.arg("fill").arg(entries.to_string()).arg("--dir").arg(&setup.shared).stdout(Stdio::null());
         let status = fill.status().context("cannot start the filling")?;
         ensure!(status.success(), "the filling ended with {status}");
     }

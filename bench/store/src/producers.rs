@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use measure::{Meter, Phase, Report, Samples, Setup, window};
 use outhaul_store::event::TargetName;
 use outhaul_store::{Entry, Log, Outcome, Settlement, Shards};

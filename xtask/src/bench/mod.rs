@@ -2,6 +2,7 @@
 //! benchmarks of the crates.
 
 mod criterion;
+mod load;
 mod programs;
 mod rows;
 mod store;

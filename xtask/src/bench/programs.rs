@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::load::Load;
 use super::rows::{Case, Measured, Program, Row, Run};
 use crate::cmd;
 
@@ -56,6 +57,7 @@ impl Bench {
             self.secs,
             self.dir.display()
         );
+        let load = Load::start();
         let mut results = Vec::new();
         for number in 1..=runs {
             let mut run = Run::new();
@@ -73,6 +75,7 @@ impl Bench {
             }
             results.push(run);
         }
+        println!("--- others used {:.0} % of the processors meanwhile", load.of_others() * 100.0);
         Ok(results)
     }
 
