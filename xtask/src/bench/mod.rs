@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::cmd;
-use crate::metadata::Metadata;
+use crate::metadata::{Metadata, Package};
 use programs::{Bench, Results};
 use rows::Row;
 use table::Table;
@@ -61,23 +61,35 @@ pub(crate) struct Options {
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     let metadata = Metadata::load(root)?;
-    let name = options.suite.as_deref();
-    let found = name.and_then(|name| SUITES.iter().find(|suite| suite.name == name));
-    let Some(suite) = found else {
+    let Some(suite) = find(options.suite.as_deref(), &metadata)? else {
         ensure!(!options.wants_rows(), "only a suite with rows takes these options; there are: {}", names());
-        criterion::run(root, &metadata, name).with_context(|| format!("suites with rows: {}", names()))?;
+        let name = options.suite.as_deref();
+        let wanted = |package: &&Package| name.is_none_or(|name| package.is_called(name));
+        criterion::run(root, criterion::packages(&metadata).filter(wanted))?;
         return Ok(ExitCode::SUCCESS);
     };
     let rows = options.chosen((suite.rows)())?;
+    let commit = commit(root)?;
     let bench = Bench::prepare(root, &metadata.target_directory, options.secs())?;
     let results = bench.run(&rows, options.runs())?;
-    let table = Table::new(suite.name, &commit(root)?, &bench.machine(), &rows, &results);
+    let table = Table::new(suite.name, &commit, &bench.machine(), &rows, &results);
     println!("\n{table}");
     if let Some(file) = &options.json {
         std::fs::write(file, table.to_json()?).with_context(|| format!("cannot write {}", file.display()))?;
         println!("{} is written", file.display());
     }
     Ok(if options.gate && table.missed() > 0 { ExitCode::from(MISSED) } else { ExitCode::SUCCESS })
+}
+
+/// The suite of that name, or none when it is one of criterion's, or all of those.
+fn find(name: Option<&str>, metadata: &Metadata) -> Result<Option<&'static Suite>> {
+    let Some(name) = name else { return Ok(None) };
+    let suite = SUITES.iter().find(|suite| suite.name == name);
+    if suite.is_none() && !criterion::packages(metadata).any(|package| package.is_called(name)) {
+        let crates: Vec<&str> = criterion::packages(metadata).map(|package| package.name.as_str()).collect();
+        bail!("no suite `{name}`; with rows: {}; criterion benchmarks of: {}", names(), crates.join(", "));
+    }
+    Ok(suite)
 }
 
 fn names() -> String {
@@ -155,6 +167,22 @@ mod tests {
     fn an_unknown_row_is_an_error_that_lists_the_known_ones() {
         let error = chosen(&["--row", "6"]).unwrap_err().to_string();
         assert!(error.starts_with("no row `6`; there are: 1/rate, 1/p50, "), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_suite_is_an_error_that_lists_the_known_ones() {
+        let json = r#"{"target_directory": "/t", "packages": [
+            {"name": "outhaul-writer", "dependencies": [], "features": {},
+             "targets": [{"name": "ring", "kind": ["bench"]}]},
+            {"name": "outhaul-event", "dependencies": [], "features": {}, "targets": []}]}"#;
+        let metadata: Metadata = serde_json::from_str(json).unwrap();
+        assert_eq!(find(Some("store"), &metadata).unwrap().map(|suite| suite.name), Some("store"));
+        assert!(find(Some("writer"), &metadata).unwrap().is_none());
+        for name in ["event", "nothing"] {
+            let error = find(Some(name), &metadata).err().unwrap().to_string();
+            let known = "with rows: store; criterion benchmarks of: outhaul-writer";
+            assert_eq!(error, format!("no suite `{name}`; {known}"));
+        }
     }
 
     #[test]
