@@ -340,7 +340,7 @@ impl Shared {
         let mut spares = Vec::new();
         for segment in dead {
             let path = segment.path(&self.dir);
-            let spare = self.worth_keeping(segment, &path);
+            let spare = self.worth_keeping(segment, &path, spares.len());
             let done = match &spare {
                 Some((name, _)) => self.fs.rename(&path, &self.dir.join(name)),
                 None => self.fs.remove(&path),
@@ -370,9 +370,17 @@ impl Shared {
         }
     }
 
-    fn worth_keeping(&self, segment: &Segment, path: &std::path::Path) -> Option<(String, u64)> {
-        let wanted = lock(&self.inner).room / 2;
-        if self.kind != FsKind::InPlace || segment.merged || lock(&self.inner).spares.len() >= SPARES_MAX {
+    fn worth_keeping(
+        &self,
+        segment: &Segment,
+        path: &std::path::Path,
+        kept: usize,
+    ) -> Option<(String, u64)> {
+        let (wanted, spares) = {
+            let inner = lock(&self.inner);
+            (inner.room / 2, inner.spares.len() + kept)
+        };
+        if self.kind != FsKind::InPlace || segment.merged || spares >= SPARES_MAX {
             return None;
         }
         let length = self.fs.open(path, false).and_then(|file| file.len()).ok()?;
