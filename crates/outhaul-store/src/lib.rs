@@ -40,12 +40,15 @@
 //!
 //! # Features
 //!
+//! `kv-fjall`: the key-value engine on a disk, `FjallKv`. Without it there is [`MemoryKv`].
+//!
 //! `testkit`: the simulated disk on which this crate's own tests cut the power.
 
 mod error;
 mod failed;
 mod fs;
 mod journal;
+mod kv;
 mod log;
 mod memory;
 mod queue;
@@ -57,6 +60,7 @@ pub use failed::{FailedEntry, FailedStore, Failure, Rule, unix_millis};
 pub use fs::sim::{SimDisk, SimFileSystem};
 pub use fs::{DirEntry, File, FileSystem, Lock, OsFileSystem, Space};
 pub use journal::{Journal, JournalOptions};
+pub use kv::*;
 pub use log::{
     Admission, Damage, Entry, Input, Lease, Log, OpenReport, Outcome, Place, QueueSettings, QueueStats,
     ReadBatch, Receipt, RetryState, Settlement, Shards, Unreadable, WhenFull,
