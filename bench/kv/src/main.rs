@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo run --release --manifest-path bench/kv/Cargo.toml -- [--runs N] [--groups N] [--dir DIR]
+//! cargo run --release --manifest-path bench/kv/Cargo.toml -- --damage 150
 //! ```
 //!
 //! The engines take turns, run by run; every figure is the median over the runs.
@@ -25,6 +26,8 @@ use ledger::{KEYS_PER_GROUP, Ledger};
 /// The hidden word with which this program starts itself.
 const VICTIM: &str = "victim";
 const GROUP: usize = 512;
+/// Per commit, in the small store that is damaged.
+const DAMAGE_GROUPS: usize = 64;
 const SINGLES: usize = 300;
 const BIG_COMMITS: usize = 20;
 const GETS: usize = 20_000;
@@ -88,7 +91,7 @@ fn damage(dir: &Path, trials: usize) -> Result<()> {
     println!("|---|---:|---:|---:|---:|---:|");
     for (column, kind) in Kind::ALL.into_iter().enumerate() {
         let written = dir.join(format!("damage-{column}"));
-        kill_in_use(kind, &written)?;
+        kill_in_use(kind, &written, DAMAGE_GROUPS)?;
         let found = damage::trials(kind, &written, &dir.join("damage"), trials)?;
         let damage::Outcomes { harmless, noticed, panicked, rows_lost, rows_wrong } = found;
         println!("| {} | {harmless} | {noticed} | {panicked} | {rows_lost} | {rows_wrong} |", kind.name());
@@ -176,7 +179,7 @@ fn measure(kind: Kind, dir: &Path, groups: usize, seed: u64) -> Result<[f64; ROW
 
     let last = &keys[0];
     let open_clean = open_ms(kind, &live, last)?;
-    kill_in_use(kind, &live)?;
+    kill_in_use(kind, &live, GROUP)?;
     let open_killed = open_ms(kind, &live, last)?;
     Ok([
         load,
@@ -205,9 +208,10 @@ fn open_ms(kind: Kind, dir: &Path, key: &[u8]) -> Result<f64> {
 }
 
 /// Opens the directory in a process of its own, which writes and is then killed.
-fn kill_in_use(kind: Kind, dir: &Path) -> Result<()> {
+fn kill_in_use(kind: Kind, dir: &Path, groups: usize) -> Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
-    let mut child = command.args([VICTIM, kind.name()]).arg(dir).stdout(Stdio::piped()).spawn()?;
+    let mut child =
+        command.args([VICTIM, kind.name(), &groups.to_string()]).arg(dir).stdout(Stdio::piped()).spawn()?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("no pipe")?).read_line(&mut line)?;
     child.kill()?;
@@ -216,11 +220,11 @@ fn kill_in_use(kind: Kind, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn victim(kind: Kind, dir: &Path) -> Result<()> {
+fn victim(kind: Kind, groups: usize, dir: &Path) -> Result<()> {
     let engine = kind.open(dir)?;
     let mut ledger = Ledger::new(1 << 40);
     for _ in 0..BIG_COMMITS {
-        engine.commit(&(0..GROUP / 8).map(|_| ledger.new_process()).collect::<Vec<_>>())?;
+        engine.commit(&(0..groups).map(|_| ledger.new_process()).collect::<Vec<_>>())?;
     }
     println!("written");
     loop {

@@ -507,7 +507,7 @@ enum Expect {
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
     let key = 0..12_u8;
-    let expect = prop_oneof![Just(Expect::Absent), 6 => Just(Expect::AsItWas), Just(Expect::Wrong)];
+    let expect = prop_oneof![1 => Just(Expect::Absent), 6 => Just(Expect::AsItWas), 1 => Just(Expect::Wrong)];
     let writes = prop::collection::vec((key.clone(), prop::option::of(any::<u8>())), 0..5);
     let conditions = prop::collection::vec((key.clone(), expect), 0..3);
     let batch = (writes, conditions).prop_map(|(writes, conditions)| ModelBatch { writes, conditions });
