@@ -40,7 +40,7 @@
 //!
 //! # Features
 //!
-//! `kv-fjall`: the key-value engine on a disk, `FjallKv`. Without it there is [`MemoryKv`].
+//! `kv-fjall`: the engine on a disk for [`kv`], rows under ordered keys.
 //!
 //! `testkit`: the simulated disk on which this crate's own tests cut the power.
 
@@ -48,7 +48,7 @@ mod error;
 mod failed;
 mod fs;
 mod journal;
-mod kv;
+pub mod kv;
 mod log;
 mod memory;
 mod queue;
@@ -60,7 +60,6 @@ pub use failed::{FailedEntry, FailedStore, Failure, Rule, unix_millis};
 pub use fs::sim::{SimDisk, SimFileSystem};
 pub use fs::{DirEntry, File, FileSystem, Lock, OsFileSystem, Space};
 pub use journal::{Journal, JournalOptions};
-pub use kv::*;
 pub use log::{
     Admission, Damage, Entry, Input, Lease, Log, OpenReport, Outcome, Place, QueueSettings, QueueStats,
     ReadBatch, Receipt, RetryState, Settlement, Shards, Unreadable, WhenFull,

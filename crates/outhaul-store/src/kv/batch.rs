@@ -12,7 +12,7 @@ pub(super) const ROW_OVERHEAD_BYTES: usize = 64;
 /// All conditions are looked at before anything is written. If a key is written twice, the later write counts.
 ///
 /// ```
-/// use outhaul_store::{Batch, Revision};
+/// use outhaul_store::kv::{Batch, Revision};
 ///
 /// let mut batch = Batch::new();
 /// batch.put("task/7", "done").delete("open/7").require("task/7", Some(Revision(41))).require("lock", None);

@@ -4,7 +4,7 @@
 //! when the future resolves. Each key has a [`Revision`] that grows with each write of it.
 //!
 //! ```
-//! use outhaul_store::{Batch, KvError, KvStore, MemoryKv, Scan};
+//! use outhaul_store::kv::{Batch, KvError, KvStore, MemoryKv, Scan};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), KvError> {

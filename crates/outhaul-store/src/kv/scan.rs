@@ -10,7 +10,7 @@ use super::{KvError, KvLimits, Row};
 /// Which keys to read, in which order, and how many at once. Keys are ordered by their bytes.
 ///
 /// ```
-/// use outhaul_store::Scan;
+/// use outhaul_store::kv::Scan;
 ///
 /// let newest_ten = Scan { reverse: true, limit: 10, ..Scan::prefix("op/") };
 /// let from_noon = Scan::range("12:00".into()..);

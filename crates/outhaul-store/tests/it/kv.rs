@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use outhaul_store::{Batch, KvError, KvLimits, KvStore, MemoryKv, Page, Revision, Scan, Versioned};
+use outhaul_store::kv::{Batch, KvError, KvLimits, KvStore, MemoryKv, Page, Revision, Scan, Versioned};
 use proptest::prelude::*;
 use tokio::task::JoinSet;
 

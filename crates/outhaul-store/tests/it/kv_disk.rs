@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use bytes::Bytes;
-use outhaul_store::{Batch, FjallKv, FjallOptions, KvError, KvLimits, KvStore, Revision, Scan};
+use outhaul_store::kv::{Batch, FjallKv, FjallOptions, KvError, KvLimits, KvStore, Revision, Scan};
 
 use super::{LIMITS, put, scanned};
 
