@@ -10,10 +10,11 @@ use super::{KvError, KvLimits, Row};
 /// Which keys to read, in which order, and how many at once. Keys are ordered by their bytes.
 ///
 /// ```
+/// use bytes::Bytes;
 /// use outhaul_store::kv::Scan;
 ///
 /// let newest_ten = Scan { reverse: true, limit: 10, ..Scan::prefix("op/") };
-/// let from_noon = Scan::range("12:00".into()..);
+/// let from_noon = Scan::range(Bytes::from("12:00")..);
 /// # assert!(newest_ten.bounds().is_some() && from_noon.bounds().is_some());
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
