@@ -40,12 +40,15 @@
 //!
 //! # Features
 //!
+//! `kv-fjall`: the engine on a disk for [`kv`], rows under ordered keys.
+//!
 //! `testkit`: the simulated disk on which this crate's own tests cut the power.
 
 mod error;
 mod failed;
 mod fs;
 mod journal;
+pub mod kv;
 mod log;
 mod memory;
 mod queue;

@@ -5,6 +5,7 @@
 mod faults;
 mod golden;
 mod journal;
+mod kv;
 mod sim;
 mod store;
 mod support;
