@@ -5,7 +5,13 @@
 mod crash;
 mod failed;
 mod faults;
+#[cfg(target_os = "linux")]
+mod full;
 mod ingest;
+#[cfg(target_os = "linux")]
+mod lossy;
+#[cfg(target_os = "linux")]
+mod mounts;
 mod pipe;
 mod receiver;
 mod relay;
