@@ -78,8 +78,23 @@ impl MountPoint {
 
 impl Drop for MountPoint {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{}:", self.path.display());
+            list(&self.path);
+        }
         // Nothing is mounted after an orderly end; after a panic there may be.
         unmount(&self.path, UnmountFlags::DETACH).unwrap_or_default();
+    }
+}
+
+/// Prints what is there.
+fn list(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let Ok(found) = entry.metadata() else { continue };
+        println!("  {} {}", entry.path().display(), found.len());
+        if found.is_dir() {
+            list(&entry.path());
+        }
     }
 }
 
