@@ -1,6 +1,6 @@
 //! The built program from outside: standard input and output, real HTTP, signals and crashes.
 
-#![expect(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failed expectation ends a test")]
 
 mod crash;
 mod failed;

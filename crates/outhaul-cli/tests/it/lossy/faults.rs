@@ -60,7 +60,7 @@ fn fails(fault: Fault, powered: bool, random: &mut Rng) -> Option<()> {
             (load.answered() > 20).then_some(())
         });
         load.at(None);
-        drop_at_once(&mut disk, machine);
+        disk.kill(machine);
     }
     disk.state().faults.push(fault);
     let failed_before = disk.state().failed;
@@ -109,13 +109,6 @@ fn fails(fault: Fault, powered: bool, random: &mut Rng) -> Option<()> {
     }
     finish(&disk, &receiver, load);
     Some(())
-}
-
-/// Kills a program; the disk keeps all it was given.
-fn drop_at_once(disk: &mut LossyDisk, mut machine: Machine) {
-    let running = machine.running.take().unwrap();
-    running.kill();
-    assert!(!disk.state().off);
 }
 
 #[test]

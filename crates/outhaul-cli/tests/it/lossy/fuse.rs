@@ -60,6 +60,13 @@ pub(crate) struct State {
     pub(crate) failed: u64,
 }
 
+impl State {
+    pub(crate) fn power_on(&mut self) {
+        (self.freeze_at, self.frozen, self.off) = (None, false, false);
+        self.faults.clear();
+    }
+}
+
 impl Shared {
     pub(crate) fn new() -> Arc<Self> {
         let state = State {

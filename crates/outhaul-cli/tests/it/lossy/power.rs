@@ -37,12 +37,37 @@ fn what_a_relay_has_answered_outlives_power_cuts() {
             cut(&disk)
         });
         load.at(None);
-        let kept = random.u8(0..3) > 0;
-        println!("round {round}: cut after {calls} calls, kept: {kept}, answered: {}", load.answered());
+        let end = End::choose(random);
+        println!("round {round}: {end:?} after {calls} calls, answered: {}", load.answered());
         check(&told);
-        disk.cut(machine, kept.then_some(&mut *random));
+        end.of(&mut disk, machine, random);
     }
     finish(&disk, &receiver, load);
+}
+
+/// How a round ends.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    /// Only what was synced is left.
+    Cut,
+    /// And some of what was not.
+    CutInPart,
+    /// The power stays, and with it what was not synced: the next program reads it, and a later cut takes it away.
+    Kill,
+}
+
+impl End {
+    fn choose(random: &mut Rng) -> Self {
+        random.choice([Self::Cut, Self::CutInPart, Self::CutInPart, Self::Kill]).unwrap()
+    }
+
+    fn of(self, disk: &mut LossyDisk, machine: Machine, random: &mut Rng) {
+        match self {
+            Self::Cut => disk.cut(machine, None),
+            Self::CutInPart => disk.cut(machine, Some(random)),
+            Self::Kill => disk.kill(machine),
+        }
+    }
 }
 
 /// A relay that is to deliver to the receiver, from the disk.
@@ -163,15 +188,15 @@ fn an_input_piped_through_power_cuts_arrives_whole_and_in_order() {
             thread::sleep(Duration::from_millis(2));
         }
         let told = machine.running().stderr();
-        println!("round {round}: cut after {calls} calls, ended before: {}", !over);
+        let end = End::choose(random);
+        println!("round {round}: {end:?} after {calls} calls, ended before: {}", !over);
         if !over {
             // It may have come to the end of its input, and then it has delivered all of it.
             machine.end().ended_with(0);
             machine = disk.machine(start_pipe(cwd.path(), &args));
         }
         check(&told);
-        let kept = random.u8(0..3) > 0;
-        disk.cut(machine, kept.then_some(&mut *random));
+        end.of(&mut disk, machine, random);
         feeder.join().unwrap();
     }
     receiver.rule(|_| Act::Status(200));
