@@ -208,7 +208,7 @@ impl Disk {
         let touches = |step: &Step| step.iter().any(|change| change.dir == dir);
         let (now, later) = std::mem::take(&mut self.steps).into_iter().partition(touches);
         self.steps = later;
-        self.land(now);
+        self.land(&now);
         Ok(())
     }
 
@@ -225,7 +225,7 @@ impl Disk {
                 steps.into_iter().enumerate().filter(keep).map(|(_, step)| step).collect()
             }
         };
-        self.land(kept);
+        self.land(&kept);
         for node in self.nodes.values_mut() {
             match node {
                 Node::Dir { live, durable } => live.clone_from(durable),
@@ -270,7 +270,7 @@ impl Disk {
         Ok(())
     }
 
-    fn land(&mut self, steps: Vec<Step>) {
+    fn land(&mut self, steps: &[Step]) {
         for change in steps.iter().flatten() {
             if let Some(Node::Dir { durable, .. }) = self.nodes.get_mut(&change.dir) {
                 change.apply(durable);

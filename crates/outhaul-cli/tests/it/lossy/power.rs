@@ -1,5 +1,6 @@
 //! Power cuts at random calls and at random times, also while the program recovers from the one before.
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
@@ -216,4 +217,53 @@ fn feed_slowly(mut to: impl std::io::Write, input: &str, pause_ms: u64) {
         // bounded: it paces the input
         thread::sleep(Duration::from_millis(pause_ms));
     }
+}
+
+/// A program that is killed leaves what it wrote and did not sync to be read by the next one, which may not build on
+/// it before it has made it durable.
+#[test]
+fn a_kill_at_any_call_and_a_power_cut_after_it_lose_no_line() {
+    if !may_mount("lossy::power::a_kill_at_any_call_and_a_power_cut_after_it_lose_no_line") {
+        return;
+    }
+    let ids: Vec<String> = (0..60).map(|number| format!("{}-{}", number % 5, number / 5 + 1)).collect();
+    let input: String = ids.iter().map(|id| line(id)).collect();
+    let mut wrong = Vec::new();
+    for calls in 0..4 * scale() {
+        let Some(mut disk) = LossyDisk::new() else { return };
+        let receiver = Receiver::new(|_| Act::Status(503));
+        let (uri, cwd) = (receiver.uri(OPTIONS), tempfile::tempdir().unwrap());
+        let data = disk.path().join("data");
+        let args = ["--to", &uri, "--data", data.to_str().unwrap()];
+        for cut in [false, true] {
+            let mut running = start_pipe(cwd.path(), &args);
+            let (mut stdin, feed) = (running.child.stdin.take().unwrap(), input.clone());
+            let feeder = thread::spawn(move || stdin.write_all(feed.as_bytes()).unwrap_or_default());
+            let mut machine = disk.machine(running);
+            if !cut {
+                disk.freeze_after(calls);
+            }
+            let end = Instant::now() + Duration::from_millis(700);
+            live(&mut machine, |_| disk.state().frozen || Instant::now() >= end);
+            match cut {
+                true => disk.cut(machine, None),
+                false => disk.kill(machine),
+            }
+            feeder.join().unwrap();
+        }
+        receiver.rule(|_| Act::Status(200));
+        let ended = pipe(cwd.path(), &args, input.as_str());
+        let arrivals = receiver.arrivals();
+        let arrived =
+            |id: &&String| arrivals.iter().any(|a| a.id() == id.as_str() && a.act == Act::Status(200));
+        let lost = ids.iter().filter(|id| !arrived(id)).count();
+        if lost > 0 || ended.code != Some(0) {
+            println!(
+                "killed at call {calls}: {lost} lines lost, ended with {:?}:\n{}",
+                ended.code, ended.stderr
+            );
+            wrong.push((calls, lost));
+        }
+    }
+    assert!(wrong.is_empty(), "calls at which the first run was killed, and lines lost: {wrong:?}");
 }
