@@ -304,7 +304,10 @@ impl Filesystem for Lossy {
         let result = match self.0.change(Call::Sync) {
             Ok(mut state) => state.disk.sync(node.0),
             Err((mut state, error)) => {
-                state.disk.fail_sync(node.0);
+                // One that never began leaves its blocks to the next.
+                if !state.off {
+                    state.disk.fail_sync(node.0);
+                }
                 Err(error)
             }
         };
