@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failed expectation ends a test")]
 
 mod faults;
+#[cfg(target_os = "linux")]
+mod flushes;
 mod golden;
 mod journal;
 mod kv;
