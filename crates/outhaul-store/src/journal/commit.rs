@@ -150,9 +150,13 @@ impl Shared {
         };
         if matches!(written, Err(WriteFailure::Full)) {
             core.starved = true;
-            // What is held back is for whatever is no event.
-            if taken.events.is_empty() && self.release_space() {
-                written = self.write_batch(core, first_sequence, 0, sync, &taken.bodies).map(Some);
+            // What is held back is for whatever is no event; it does not wait for a round without events.
+            self.take_back(core, first_sequence);
+            taken.refuse_events(|| AppendError::DiskFull(self.dir.clone()));
+            core.builder.clear();
+            self.add_control(core, &mut taken);
+            if !core.builder.is_empty() && self.release_space() {
+                written = self.write_batch(core, first_sequence, 0, sync, &[]).map(Some);
             }
         }
         match written {
@@ -506,12 +510,19 @@ fn refuse(taken: Taken, calls: Vec<Call>, error: &StoreError) {
 }
 
 impl Taken {
-    fn fail(self, append: impl Fn() -> AppendError, error: &StoreError) {
+    /// Answers the calls of a round that writes no events.
+    fn refuse_events(&mut self, error: impl Fn() -> AppendError) {
         // The room that they held is given back before anybody hears of it.
-        drop(self.events);
-        for answer in self.answers {
-            answer.fail(&append);
+        self.events.clear();
+        self.bodies.clear();
+        self.positions = Runs::default();
+        for answer in std::mem::take(&mut self.answers) {
+            answer.fail(&error);
         }
+    }
+
+    fn fail(mut self, append: impl Fn() -> AppendError, error: &StoreError) {
+        self.refuse_events(append);
         for reply in self.inputs.into_iter().map(|(_, reply)| reply).chain(self.flushes) {
             reply.send(Err(error.clone()));
         }

@@ -232,14 +232,16 @@ impl Recovery<'_> {
             return Ok(());
         }
         let cut = find_end(&*newest.file, &newest.segment, newest.length);
-        let Cut { end, torn, stale } = cut.map_err(StoreError::io("read", &path))?;
+        let Cut { end, confirmed, torn, stale } = cut.map_err(StoreError::io("read", &path))?;
         newest.segment.end = end;
         report.torn_bytes += torn;
         if !self.read_only {
             for offset in stale {
                 self.erase(newest, offset)?;
             }
-            // A process that was killed leaves valid bytes that only the page cache has.
+            // A process that was killed leaves valid bytes that only the page cache has; after a sync that failed the
+            // operating system takes them for written, so they are written again.
+            rewrite(&*newest.file, confirmed, end).map_err(StoreError::io("write", &path))?;
             newest.file.sync().map_err(StoreError::io("sync", &path))?;
         }
         Ok(())
@@ -422,6 +424,22 @@ impl Recovery<'_> {
 pub(super) const SPARE: &str = ".spare";
 /// A file that is being made.
 pub(super) const UNFINISHED: &str = ".tmp";
+
+/// Writes a stretch of a file once more, as it is read.
+fn rewrite(file: &dyn File, from: u64, end: u64) -> io::Result<()> {
+    let mut chunk = vec![0; 1 << 20];
+    let mut at = from;
+    while at < end {
+        let want = usize::try_from(end - at).unwrap_or(usize::MAX).min(chunk.len());
+        let read = file.read_at(&mut chunk[..want], at)?;
+        if read == 0 {
+            return Ok(());
+        }
+        file.write_at(&chunk[..read], at)?;
+        at += read as u64;
+    }
+    Ok(())
+}
 
 /// A segment ends where the next one begins.
 fn sealed_end(found: &[Found], at: usize) -> Option<u64> {

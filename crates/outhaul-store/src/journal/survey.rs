@@ -54,6 +54,8 @@ pub(super) struct Broken {
 #[derive(Debug, Default)]
 pub(super) struct Cut {
     pub(super) end: u64,
+    /// Everything before this was durable when something behind it was written.
+    pub(super) confirmed: u64,
     /// Bytes of a write that was not finished.
     pub(super) torn: u64,
     /// Valid batches behind it, which never were acknowledged: they must not read as valid later.
@@ -79,14 +81,15 @@ pub(super) fn find_end(file: &dyn File, segment: &Segment, length: u64) -> io::R
             }
         }
     };
+    let confirmed = synced.saturating_sub(segment.base);
     for (at, &(offset, after, hole, valid)) in steps.iter().enumerate() {
         if segment.base + offset < synced || hole || (valid && is_whole(file, segment, offset, after)?) {
             continue;
         }
         let stale = steps[at + 1..].iter().filter(|step| step.3).map(|step| step.0).collect();
-        return Ok(Cut { end: offset, torn: end - offset + torn_tail, stale });
+        return Ok(Cut { end: offset, confirmed, torn: end - offset + torn_tail, stale });
     }
-    Ok(Cut { end, torn: torn_tail, stale: Vec::new() })
+    Ok(Cut { end, confirmed, torn: torn_tail, stale: Vec::new() })
 }
 
 /// How much of a write is there that has a beginning and no end.

@@ -12,7 +12,7 @@ use crate::log::Damage;
 
 /// Batches of this length on average are written to a file that grows: the metadata that a commit changes then costs
 /// less than preparing the file.
-const GROWING_BATCH_BYTES: u64 = 64 << 10;
+const GROWING_BATCH_BYTES: u64 = 128 << 10;
 
 #[derive(Debug)]
 pub(super) enum Chore {

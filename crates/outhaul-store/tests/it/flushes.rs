@@ -11,7 +11,7 @@ use outhaul_store::{Admission, Journal, JournalOptions, OsFileSystem};
 use crate::support::{attach, scale, sized};
 
 /// Flushes that a batch may cost.
-const FLUSHES_PER_BATCH_MAX: f64 = 2.5;
+const FLUSHES_PER_BATCH_MAX: f64 = 1.1;
 const IMAGE_BYTES: u64 = 512 << 20;
 /// How the directory to mount on is called, so that a later run finds what a killed one left.
 const PREFIX: &str = "outhaul-test-loop-";
