@@ -152,6 +152,9 @@ struct Shared {
     chores: Mutex<Chores>,
     chores_wake: Condvar,
     keeper: Mutex<Option<JoinHandle<()>>>,
+    /// A file that is being prepared, and how much of it is. Locked for each step.
+    preparing: Mutex<Option<(String, u64)>>,
+    spare_wanted: AtomicBool,
     me: Weak<Shared>,
     /// The directory's lock, for as long as anybody can write.
     lock: std::sync::OnceLock<Arc<dyn crate::fs::Lock>>,
@@ -262,6 +265,8 @@ impl Journal {
             chores: Mutex::default(),
             chores_wake: Condvar::new(),
             keeper: Mutex::default(),
+            preparing: Mutex::default(),
+            spare_wanted: AtomicBool::new(false),
             me: me.clone(),
             lock: std::sync::OnceLock::new(),
             options,

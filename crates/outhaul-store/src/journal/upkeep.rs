@@ -32,12 +32,19 @@ pub(super) struct Chores {
     busy: bool,
 }
 
+impl Chores {
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop
+    }
+}
+
 impl Shared {
     /// After a round: what it leaves to be done.
     pub(super) fn upkeep(&self, core: &mut Core, dead: Vec<Segment>) {
         if let Some(active) = core.active.as_mut().filter(|active| !active.prepared) {
-            // Not at once: most logs never need a second segment.
-            if active.offset > active.capacity / 4 {
+            // Not at once in the first: most logs never need a second one.
+            let first = active.capacity <= self.options.segment_bytes_first;
+            if active.offset > active.capacity / if first { 4 } else { 64 } {
                 active.prepared = true;
                 let length = active.capacity.saturating_mul(2).min(self.options.segment_bytes_max);
                 let mean = (active.offset - active.start) / active.batches.max(1);
