@@ -275,7 +275,12 @@ impl Journal {
             shared.start()?;
             shared.work_off();
         }
-        Ok(Self { shared, thread: Mutex::new(None), started: AtomicBool::new(false) })
+        let journal = Self { shared, thread: Mutex::new(None), started: AtomicBool::new(false) };
+        if matches!(journal.shared.options.durability, Durability::Interval(_)) && !read_only {
+            // Somebody has to keep the time.
+            journal.commit_thread();
+        }
+        Ok(journal)
     }
 
     /// Reads every record of the journal in a directory at rest and verifies every checksum; changes nothing. What is
