@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failed expectation ends a test")]
 
+mod counting;
+mod failed;
 mod faults;
 mod golden;
 mod journal;
