@@ -3,12 +3,15 @@
 #![expect(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
 mod crash;
+mod engines;
 mod failed;
 mod faults;
 mod ingest;
 mod pipe;
+mod queue;
 mod receiver;
 mod relay;
+mod requeue;
 mod resume;
 mod support;
 mod usage;
