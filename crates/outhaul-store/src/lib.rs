@@ -49,6 +49,7 @@ mod journal;
 mod log;
 mod memory;
 mod queue;
+pub mod spool;
 mod store;
 
 pub use error::{AppendError, StoreError};
