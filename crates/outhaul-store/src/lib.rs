@@ -56,7 +56,7 @@ pub use error::{AppendError, StoreError};
 pub use failed::{FailedEntry, FailedStore, Failure, Rule, unix_millis};
 #[cfg(feature = "testkit")]
 pub use fs::sim::{SimDisk, SimFileSystem};
-pub use fs::{DirEntry, File, FileSystem, Lock, OsFileSystem, Space};
+pub use fs::{DirEntry, File, FileSystem, Lock, OsFileSystem, Space, Stat};
 pub use journal::{Journal, JournalOptions};
 pub use log::{
     Admission, Damage, Durability, Entry, Input, Lease, Log, OpenReport, Origin, Outcome, Place,
@@ -64,4 +64,5 @@ pub use log::{
 };
 pub use memory::MemoryLog;
 pub use outhaul_event as event;
+pub use spool::{Spool, SpoolOptions};
 pub use store::Store;

@@ -79,6 +79,9 @@ pub struct Own {
     /// Where in the input it stood.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<u64>,
+    /// For how many targets it was stored at once; left out for one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub fan_out: u32,
     /// In the failed store: what is remembered of its failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<serde_json::Value>,
@@ -97,6 +100,11 @@ pub enum Header {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
 fn is_false(value: &bool) -> bool {
     !value
 }
@@ -110,6 +118,8 @@ pub(crate) struct Content {
     pub(crate) attachment: Bytes,
     pub(crate) requeue_of: Option<u64>,
     pub(crate) position: Option<u64>,
+    /// For how many targets it was stored at once.
+    pub(crate) fan_out: u32,
 }
 
 /// What RustFS stands in for a name that it does not know: nothing that happens is called that.
@@ -164,6 +174,7 @@ fn own(content: &Content) -> Own {
         attachment: BASE64.encode(&content.attachment),
         requeue_of: content.requeue_of,
         position: content.position,
+        fan_out: if content.fan_out > 1 { content.fan_out } else { 0 },
         failed: None,
     }
 }
@@ -201,11 +212,11 @@ pub(crate) fn content(metadata: Metadata, body: Bytes, name: &str) -> Result<Con
     };
     let invalid = |what: &str| InvalidEntry::Event(what.to_owned());
     let attachment = BASE64.decode(&own.attachment).map_err(|_| invalid("its attachment is no base64"))?;
-    let (requeue_of, position) = (own.requeue_of, own.position);
+    let (requeue_of, position, fan_out) = (own.requeue_of, own.position, own.fan_out.max(1));
     let event = own.event(body)?;
     let dedup_id = kept.unwrap_or_else(|| event.dedup_id());
     let attachment = attachment.into();
-    Ok(Content { event: Arc::new(event), dedup_id, admitted_at, attachment, requeue_of, position })
+    Ok(Content { event: Arc::new(event), dedup_id, admitted_at, attachment, requeue_of, position, fan_out })
 }
 
 /// What one JSON value of a batch is.
@@ -223,6 +234,7 @@ fn foreign(event: Event, kept: Option<DedupId>) -> Content {
         attachment: Bytes::new(),
         requeue_of: None,
         position: None,
+        fan_out: 1,
     }
 }
 
@@ -304,7 +316,8 @@ fn rustfs_knows(name: &str) -> bool {
         ("Scanner", &["ManyVersions", "LargeVersions", "BigPrefix"]),
     ];
     let mut parts = name.split(':');
-    let (Some("s3"), Some(group), Some(what), None) = (parts.next(), parts.next(), parts.next(), parts.next())
+    let (Some("s3"), Some(group), Some(what), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
     else {
         return false;
     };
@@ -325,13 +338,14 @@ mod tests {
             attachment: Bytes::from_static(b"\0\xff note"),
             requeue_of: Some(7),
             position: Some(u64::MAX),
+            fan_out: 3,
         }
     }
 
     fn same(a: &Content, b: &Content) {
         assert_eq!(a.event, b.event);
         assert_eq!((a.dedup_id, a.admitted_at, &a.attachment), (b.dedup_id, b.admitted_at, &b.attachment));
-        assert_eq!((a.requeue_of, a.position), (b.requeue_of, b.position));
+        assert_eq!((a.requeue_of, a.position, a.fan_out), (b.requeue_of, b.position, b.fan_out));
     }
 
     #[test]
@@ -368,7 +382,8 @@ mod tests {
         for known in ["s3:ObjectCreated:Put", "s3:Replication:OperationNotTracked", "s3:BucketCreated:*"] {
             assert!(rustfs_knows(known));
         }
-        for unknown in ["", "s3", "s3:ObjectCreated", "s3:Scanner:*", "s3:ObjectCreated:Put:x", "x:ObjectCreated:Put"]
+        for unknown in
+            ["", "s3", "s3:ObjectCreated", "s3:Scanner:*", "s3:ObjectCreated:Put:x", "x:ObjectCreated:Put"]
         {
             assert!(!rustfs_knows(unknown), "{unknown}");
         }
@@ -377,7 +392,8 @@ mod tests {
     #[test]
     fn a_notification_is_written_as_rustfs_writes_it() {
         let body = r#"{"EventName":"s3:ObjectCreated:Put","Key":"b/a k/ü","Records":[]}"#;
-        let event = Event::builder("s3:ObjectCreated:Put", "arn:aws:s3:::b").id("1").json(body).build().unwrap();
+        let event =
+            Event::builder("s3:ObjectCreated:Put", "arn:aws:s3:::b").id("1").json(body).build().unwrap();
         let content = stored(event);
         let found = metadata(&content);
         assert_eq!((&found.event_name[..], &found.bucket_name[..]), ("s3:ObjectCreated:Put", "b"));

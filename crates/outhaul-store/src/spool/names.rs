@@ -180,11 +180,6 @@ impl Minter {
         self.last
     }
 
-    /// Mints above this one as well.
-    pub(crate) fn raise(&mut self, sequence: u64) {
-        self.last = self.last.max(sequence);
-    }
-
     /// The next sequence and its id; None when a name that is held leaves none above it.
     pub(crate) fn mint(&mut self, now: SystemTime) -> Option<(u64, [u8; 16])> {
         let millis = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();

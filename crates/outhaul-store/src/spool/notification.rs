@@ -288,7 +288,10 @@ mod tests {
         let entity =
             r#"{"object_name":"o+1","bucket_name":"b","event_name":"s3:ObjectRemoved:Delete","data":{}}"#;
         let found = Notification::from_value(&entity.into()).unwrap();
-        assert_eq!((&found.event_name[..], &found.bucket[..], &found.key[..]), ("s3:ObjectRemoved:Delete", "b", "o 1"));
+        assert_eq!(
+            (&found.event_name[..], &found.bucket[..], &found.key[..]),
+            ("s3:ObjectRemoved:Delete", "b", "o 1")
+        );
     }
 
     #[test]

@@ -6,5 +6,6 @@ mod faults;
 mod golden;
 mod journal;
 mod sim;
+mod spool;
 mod store;
 mod support;
