@@ -45,6 +45,7 @@
 mod error;
 mod failed;
 mod fs;
+pub mod import;
 mod journal;
 mod log;
 mod memory;

@@ -82,6 +82,9 @@ pub struct Own {
     /// For how many targets it was stored at once; left out for one.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub fan_out: u32,
+    /// CRC-32C over the metadata, with 0 in this place, and the body: the format itself has none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub sum: u32,
     /// In the failed store: what is remembered of its failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<serde_json::Value>,
@@ -175,13 +178,30 @@ fn own(content: &Content) -> Own {
         requeue_of: content.requeue_of,
         position: content.position,
         fan_out: if content.fan_out > 1 { content.fan_out } else { 0 },
+        sum: 0,
         failed: None,
     }
 }
 
 /// The bytes of a single entry, uncompressed.
 pub(crate) fn encode(content: &Content) -> Vec<u8> {
-    rqp1::encode(&metadata(content), content.event.body())
+    sealed(metadata(content), content.event.body())
+}
+
+/// The bytes of an entry with its checksum.
+pub(crate) fn sealed(mut metadata: Metadata, body: &[u8]) -> Vec<u8> {
+    let sum = checksum(&metadata, body);
+    if let Some(own) = &mut metadata.outhaul {
+        own.sum = sum;
+    }
+    rqp1::encode(&metadata, body)
+}
+
+/// Never 0, which stands for none.
+fn checksum(metadata: &Metadata, body: &[u8]) -> u32 {
+    // Strings and numbers always serialise, and always in the same way.
+    let json = serde_json::to_vec(metadata).unwrap_or_default();
+    crc32c::crc32c_append(crc32c::crc32c(&json), body).max(1)
 }
 
 /// Reads a single entry that is not compressed.
@@ -195,7 +215,11 @@ pub(crate) fn decode(bytes: &Bytes, name: &str) -> Result<Content, InvalidEntry>
 }
 
 /// What an entry's parts are.
-pub(crate) fn content(metadata: Metadata, body: Bytes, name: &str) -> Result<Content, InvalidEntry> {
+pub(crate) fn content(mut metadata: Metadata, body: Bytes, name: &str) -> Result<Content, InvalidEntry> {
+    let sum = metadata.outhaul.as_mut().map_or(0, |own| std::mem::take(&mut own.sum));
+    if sum != 0 && sum != checksum(&metadata, &body) {
+        return Err(InvalidEntry::Checksum);
+    }
     let admitted_at = from_millis(metadata.queued_at_unix_ms);
     let kept: Option<DedupId> = metadata.dedup_id.parse().ok();
     let Some(own) = metadata.outhaul else {

@@ -63,16 +63,13 @@ fn fnv1a64(bytes: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// The directory of a target: `outhaul-` and its name. The prefix keeps device names of Windows away; a dot at the
-/// end, which Windows drops, becomes `_` and the hash.
+/// The directory of a target: `outhaul-` and its name. The prefix keeps device names of Windows away. A dot at the end,
+/// which Windows drops, becomes `_` and the hash; a second `-` keeps that apart from every name.
 pub(crate) fn directory(target: &TargetName) -> String {
     let name = target.as_str();
-    let mut safe = format!("outhaul-{name}");
-    if safe.ends_with('.') {
-        safe.pop();
-        safe.push('_');
-        hashed(&mut safe, name);
-    }
+    let Some(rest) = name.strip_suffix('.') else { return format!("outhaul-{name}") };
+    let mut safe = format!("outhaul--{rest}_");
+    hashed(&mut safe, name);
     safe
 }
 
@@ -227,7 +224,8 @@ mod tests {
         for target in ["a", "con", "nul.x", "rustfs-webhook-a", "outhaul-a"] {
             assert_eq!(target_of(&directory(&name(target))), Some(name(target)));
         }
-        assert!(directory(&name("a.")).starts_with("outhaul-a_-"));
+        assert!(directory(&name("a.")).starts_with("outhaul--a_-"));
+        assert_eq!(target_of(&directory(&name("a."))), None);
         assert_ne!(directory(&name("a.")), directory(&name("a_")));
         assert_eq!(target_of("rustfs-webhook-a"), Some(name("a")));
         for other in ["a", "rustfs-a", "rustfs-ftp-a", "rustfs-webhook-A", "minio-webhook-a", "outhaul-"] {

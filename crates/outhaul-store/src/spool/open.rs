@@ -84,7 +84,9 @@ impl Opening<'_> {
             let path = self.dir.join(format!("{}{QUEUE}", entry.name));
             let declared: Option<QueueFile> = self.sidecar(&path)?;
             let named = declared.as_ref().and_then(|file| TargetName::new(&file.name).ok());
-            let name = named.or_else(|| names::target_of(&entry.name));
+            // What is written there counts only for the directory of that very name.
+            let named = named.filter(|name| names::directory(name) == entry.name);
+            let name = names::target_of(&entry.name).or(named);
             let Some(name) = name.filter(|name| self.queues.find(name).is_err()) else {
                 self.report.foreign.push(entry.name);
                 continue;

@@ -62,6 +62,9 @@ pub enum InvalidEntry {
         /// What the parser says.
         reason: String,
     },
+    /// Its bytes are not those that were written.
+    #[error("its bytes do not match their checksum")]
+    Checksum,
     /// It makes no valid event.
     #[error("it makes no valid event: {0}")]
     Event(String),

@@ -4,8 +4,10 @@
 
 mod faults;
 mod golden;
+mod import;
 mod journal;
 mod sim;
 mod spool;
+mod spool_sim;
 mod store;
 mod support;
