@@ -54,6 +54,7 @@ pub(crate) enum Verb {
     Run(RunArgs),
     Failed(FailedArgs),
     Queue(QueueArgs),
+    Import(ImportArgs),
 }
 
 /// Deliver the events that standard input holds, one JSON value a line, and end
@@ -166,7 +167,8 @@ pub(crate) struct TargetArgs {
 /// How `pipe` and `run` keep events.
 #[derive(clap::Args)]
 pub(crate) struct StoreArgs {
-    /// How events are kept: journal, or memory, which keeps nothing on disk. A data directory belongs to one engine
+    /// How events are kept: journal, one log; spool, a directory for each target, as RustFS has it; or memory, which
+    /// keeps nothing on disk. A data directory belongs to one engine
     #[arg(long, value_name = "ENGINE", default_value = "journal", value_parser = values::engine)]
     pub(crate) engine: Engine,
     /// What an acknowledgement promises: synced, interval:DURATION (synced within that time) or buffered (written
@@ -330,6 +332,47 @@ pub(crate) enum QueueVerb {
         #[command(flatten)]
         place: Place,
     },
+}
+
+/// Take over what waits in the queue directory of another product
+///
+/// Order and ids are kept. What was taken is remembered, so that it can be done again: after a crash, or when more came.
+/// The source is only read; what cannot be decoded in it is named, and left. The events are delivered when `run` or
+/// `pipe` is started with a target of that name.
+#[derive(Parser)]
+#[command(after_long_help = format!(
+    "Examples:
+  outhaul import rustfs /var/lib/rustfs/events/rustfs-webhook-primary --data ./outhaul-data --target billing
+  outhaul import minio /var/lib/minio/queue/minio-webhook-1 --data ./outhaul-data --target billing
+
+{AT_REST} So should the source be: end the product, or its target, first.
+
+{EXIT_CODES}"
+))]
+pub(crate) struct ImportArgs {
+    /// Whose directory it is
+    #[arg(value_name = "PRODUCT")]
+    pub(crate) product: ImportProduct,
+    /// The queue directory of one target there
+    #[arg(value_name = "DIR")]
+    pub(crate) source: PathBuf,
+    /// The data directory; it is made if there is none
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: PathBuf,
+    /// The target whose queue gets the events
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ImportProduct {
+    /// A directory `rustfs-<type>-<id>`
+    Rustfs,
+    /// A directory `minio-<type>-<id>`
+    Minio,
 }
 
 /// A data directory, and how the answer is written.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use outhaul::event::{InvalidUid, TargetName, Uid};
-use outhaul::store::{Engine, QueueSettings, QueueStats, Store, StoreOptions};
+use outhaul::store::{QueueSettings, QueueStats, Store, StoreOptions};
 
 use crate::console::{Console, quoted};
 use crate::data_dir;
@@ -19,7 +19,6 @@ pub(crate) enum Access {
 
 pub(crate) struct AtRest {
     pub(crate) store: Store,
-    pub(crate) engine: Engine,
     data: PathBuf,
 }
 
@@ -31,7 +30,7 @@ impl AtRest {
         let engine = found.unwrap_or_default();
         let read_only = access == Access::Look || found.is_none();
         let options = StoreOptions { engine, read_only, ..StoreOptions::default() };
-        Ok(Self { store: Store::open(data, options).await?, engine, data: data.to_owned() })
+        Ok(Self { store: Store::open(data, options).await?, data: data.to_owned() })
     }
 
     /// The directory, as it is shown.

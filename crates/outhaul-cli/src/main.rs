@@ -11,6 +11,7 @@ mod console;
 mod data_dir;
 mod error;
 mod failed;
+mod import;
 mod ops;
 mod output;
 mod pipe;
@@ -55,6 +56,7 @@ fn work(args: Args, console: &Console) -> Exit {
             Verb::Pipe(args) => Box::pin(pipe::run(&args, console)).await,
             Verb::Run(args) => Box::pin(run::run(&args, console)).await,
             Verb::Failed(args) => Box::pin(failed::run(&args, console)).await,
+            Verb::Import(args) => Box::pin(import::run(&args, console)).await,
             Verb::Queue(args) => Box::pin(queue::run(&args, console)).await,
         }
     });

@@ -2,10 +2,11 @@
 
 mod check;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use outhaul::event::TargetName;
-use outhaul::store::{Lease, Shards};
+use outhaul::store::{Engine, Lease, Shards};
 use serde::Serialize;
 
 use crate::args::{Filter, Place, QueueArgs, QueueVerb};
@@ -57,7 +58,7 @@ async fn open(place: &Place) -> Result<Look, CliError> {
 struct Directory {
     engine: &'static str,
     queues: Vec<Stat>,
-    segments: u64,
+    files: u64,
     disk_bytes: u64,
     dead_share: Option<f64>,
     unreadable_failed: u64,
@@ -69,18 +70,22 @@ async fn stat(filter: &Filter, console: &Console) -> Result<Exit, Failure> {
     let names: Vec<_> =
         at.queues(None).into_iter().filter(|queue| queue.waiting > 0).map(|queue| queue.name).collect();
     let stats = queue::stat(&*lease, queues, at.store.failed()).await?;
-    let (segments, disk_bytes) = files(&at)?;
+    let engine = at.store.engine();
+    let (files, disk_bytes) = files(&at.path().join(engine.dir()))?;
     let mut live_bytes = 0;
+    // A file of the spool goes with its entry.
+    let names = if engine == Engine::Journal { names } else { Vec::new() };
     queue::each(&*lease, &names, |entry| {
         live_bytes += entry.place.bytes();
         Ok::<_, Failure>(())
     })
     .await?;
-    let dead = (disk_bytes > 0).then(|| 1.0 - (live_bytes.min(disk_bytes) as f64 / disk_bytes as f64));
+    let dead = (disk_bytes > 0 && engine == Engine::Journal)
+        .then(|| 1.0 - (live_bytes.min(disk_bytes) as f64 / disk_bytes as f64));
     let directory = Directory {
-        engine: at.engine.as_str(),
+        engine: engine.as_str(),
         queues: stats,
-        segments,
+        files,
         disk_bytes,
         // To a thousandth: what is finer means nothing.
         dead_share: dead.map(|dead| (dead * 1000.0).round() / 1000.0),
@@ -120,7 +125,7 @@ fn told(directory: &Directory) -> String {
         "{}: {} on disk in {}",
         directory.engine,
         bytes_of(directory.disk_bytes),
-        counted(directory.segments, "segment", "segments")
+        counted(directory.files, "file", "files")
     ));
     if let Some(dead) = directory.dead_share {
         text.push_str(&format!(", {:.0}% of it dead (delivered, or kept for what comes)", dead * 100.0));
@@ -129,21 +134,23 @@ fn told(directory: &Directory) -> String {
 }
 
 /// How many files hold the events, and how much of the disk they take.
-fn files(at: &AtRest) -> Result<(u64, u64), CliError> {
-    let dir = at.path().join("log");
+fn files(dir: &Path) -> Result<(u64, u64), CliError> {
     let unreadable = |error: std::io::Error| {
-        CliError::new(Exit::Failed, "the directory of the log cannot be read")
+        CliError::new(Exit::Failed, "the directory of the events cannot be read")
             .at(dir.display().to_string())
             .because(error.to_string())
     };
-    let found = match std::fs::read_dir(&dir) {
+    let found = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((0, 0)),
         found => found.map_err(unreadable)?,
     };
     let (mut count, mut bytes) = (0, 0);
     for entry in found {
         let entry = entry.map_err(unreadable)?;
-        if entry.path().extension().is_some_and(|extension| extension == "seg") {
+        if entry.file_type().map_err(unreadable)?.is_dir() {
+            let (inside, their_bytes) = files(&entry.path())?;
+            (count, bytes) = (count + inside, bytes + their_bytes);
+        } else {
             count += 1;
             bytes += entry.metadata().map_err(unreadable)?.len();
         }

@@ -7,7 +7,8 @@ use crate::support::{Ended, Running, event, pipe, program, request, temporary, v
 #[test]
 fn the_engine_memory_delivers_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let ended = pipe(dir.path(), &["--to", "file:out", "--engine", "memory"], event("1", "a") + &event("2", "a"));
+    let ended =
+        pipe(dir.path(), &["--to", "file:out", "--engine", "memory"], event("1", "a") + &event("2", "a"));
     ended.ended_with(0).has("the engine memory keeps nothing");
     assert_eq!((ended.summary().durable, ended.summary().delivered), (0, 2), "nothing was durable");
     assert_eq!(values(&dir.path().join("out")).len(), 2);

@@ -54,7 +54,10 @@ fn what_waits_is_counted_listed_and_shown() {
     let lines: Vec<_> = told.ended_with(0).stdout.lines().collect();
     assert!(lines[0].starts_with("TARGET                WAITING  "), "{}", told.stdout);
     assert!(lines[1].starts_with("a                           3  "), "{}", told.stdout);
-    assert!(lines[2].starts_with("billing-of-the-north        2  ") && lines[2].ends_with(NOWHERE), "{lines:?}");
+    assert!(
+        lines[2].starts_with("billing-of-the-north        2  ") && lines[2].ends_with(NOWHERE),
+        "{lines:?}"
+    );
     assert!(lines[3].starts_with("journal: ") && lines[3].contains("% of it dead"), "{}", told.stdout);
 
     let stat = json(&queue(dir.path(), &["stat", "--data", "data", "--json"]));

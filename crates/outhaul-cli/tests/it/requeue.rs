@@ -45,7 +45,11 @@ fn a_requeued_event_is_delivered_once_however_often_it_is_asked_for() {
     assert!(done.stdout.starts_with(&format!("{} is requeued as hook:", uids[0])), "{}", done.stdout);
     let again = failed(dir.path(), &["requeue", &uids[0]]);
     again.ended_with(0).has("0 entries are put back");
-    assert!(again.stdout.starts_with(&format!("{} was requeued before, as hook:", uids[0])), "{}", again.stdout);
+    assert!(
+        again.stdout.starts_with(&format!("{} was requeued before, as hook:", uids[0])),
+        "{}",
+        again.stdout
+    );
     let number = uids[0].split_once(':').unwrap().1;
     let answer = json(&failed(dir.path(), &["requeue", number, "--target", "hook", "--json"]));
     assert_eq!((&answer[0]["again"], &answer[0]["uid"]), (&true.into(), &uids[0].as_str().into()));
@@ -127,7 +131,8 @@ fn a_failed_entry_that_cannot_be_read_is_told_and_left() {
         assert_eq!(json(&listed).as_array().unwrap().len(), 1);
     }
     let mut verify = program();
-    let verified = Running::start(verify.args(["queue", "verify", "--data", "data"]).current_dir(dir.path())).end();
+    let verified =
+        Running::start(verify.args(["queue", "verify", "--data", "data"]).current_dir(dir.path())).end();
     assert!(verified.ended_with(3).stdout.contains("of target hook in failed/"), "{}", verified.stdout);
     failed(dir.path(), &["discard", "--all"]).ended_with(3);
     failed(dir.path(), &["ls"]).ended_with(3).has("cannot be read");
@@ -143,7 +148,11 @@ fn a_target_s_bounds_of_failed_entries_are_options() {
     pipe(dir.path(), &["--to", &oldest, "--data", "data"], input).ended_with(3);
     assert_eq!(json(&failed(dir.path(), &["ls", "--json"])).as_array().unwrap().len(), 2);
     let hold = uri("outhaul.failed_full=hold_target");
-    let ended = pipe(dir.path(), &["--to", &hold, "--data", "data", "--timeout", "2s", "--from-start"], event("9", "x"));
+    let ended = pipe(
+        dir.path(),
+        &["--to", &hold, "--data", "data", "--timeout", "2s", "--from-start"],
+        event("9", "x"),
+    );
     ended.ended_with(4).has("failed_store_full").has("the failed store of target hook is full (2 entries)");
     assert_eq!(json(&failed(dir.path(), &["ls", "--json"])).as_array().unwrap().len(), 2);
 }

@@ -58,7 +58,10 @@ fn wrong_commands_are_told_with_what_to_do() {
         (&["pipe", "--to", "file:x", "--engine", "paper"], &["no such engine", "journal, "]),
         (&["pipe", "--to", "file:x", "--durability", "none"], &["synced, buffered", "interval:50ms"]),
         (&["run", "--to", "file:x", "--durability", "interval:0s"], &["interval:0s", "above zero"]),
-        (&["pipe", "--to", "file:x", "--engine", "memory", "--data", "d"], &["no data directory", "leave out `--data`"]),
+        (
+            &["pipe", "--to", "file:x", "--engine", "memory", "--data", "d"],
+            &["no data directory", "leave out `--data`"],
+        ),
         (&["run", "--to", "file:x", "--engine", "memory", "--data", "d"], &["no data directory"]),
         (&["pipe", "--to", "file:x?outhaul.queue_entries=0"], &["outhaul.queue_entries", "above zero"]),
         (&["pipe", "--to", "file:x?outhaul.failed_entries=0"], &["outhaul.failed_entries", "above zero"]),

@@ -44,7 +44,7 @@ mod segment;
 
 use checkpoint::InputState;
 use commit::Core;
-pub(crate) use format::{FORMAT, to_millis};
+pub(crate) use format::{FORMAT, from_millis, to_millis};
 use recover::{Recovered, Recovery};
 use segment::Segment;
 

@@ -403,6 +403,17 @@ impl Queue {
         self.durable.send_replace(sequence);
     }
 
+    /// Counts an entry, discarded just now, as one that somebody else removed.
+    pub(crate) fn vanished(&mut self) {
+        self.counters.vanished += 1;
+    }
+
+    /// Takes back entries that recovery counted and that were never there.
+    pub(crate) fn miscounted(&mut self, entries: u64) {
+        self.counters.recovered -= entries;
+        self.waiting -= entries;
+    }
+
     /// Counts an entry that was found waiting at open.
     pub(crate) fn recovered(&mut self, sequence: u64, bytes: u64) {
         self.last = self.last.max(sequence);
