@@ -65,3 +65,20 @@ fn a_directory_of_another_engine_is_refused_by_name() {
 fn outhaul(dir: &Path, args: &[&str]) -> Ended {
     Running::start(program().args(args).current_dir(dir).stdin(std::process::Stdio::null())).end()
 }
+
+#[test]
+fn the_spool_delivers_and_its_directory_is_refused_by_the_journal() {
+    let dir = tempfile::tempdir().unwrap();
+    let to = "h=http://127.0.0.1:1/";
+    let args = ["--to", to, "--engine", "spool", "--data", "data", "--timeout", "100ms"];
+    pipe(dir.path(), &args, event("1", "a") + &event("2", "b")).ended_with(4);
+    let stat = outhaul(dir.path(), &["queue", "stat", "--data", "data", "--json"]);
+    let stat: serde_json::Value = serde_json::from_str(&stat.ended_with(0).stdout).unwrap();
+    assert_eq!((&stat["engine"], &stat["queues"][0]["waiting"]), (&"spool".into(), &2.into()));
+    outhaul(dir.path(), &["queue", "verify", "--data", "data"]).ended_with(0);
+    let refused = pipe(dir.path(), &["--to", "h=file:out", "--data", "data"], "");
+    refused.ended_with(2).has("belongs to the engine `spool`, and the engine `journal` is asked for");
+    let args = ["--to", "h=file:out", "--repoint", "h", "--engine", "spool", "--data", "data"];
+    pipe(dir.path(), &args, "").ended_with(0);
+    assert_eq!(values(&dir.path().join("out")).len(), 2);
+}

@@ -6,6 +6,7 @@ mod crash;
 mod engines;
 mod failed;
 mod faults;
+mod import;
 mod ingest;
 mod pipe;
 mod queue;

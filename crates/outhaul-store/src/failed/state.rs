@@ -390,3 +390,25 @@ impl FailedQuery {
         self.failed_before.is_none_or(|before| record.failed_ms < unix_millis(before))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_requeues_are_remembered_as_are_promised() {
+        let mut state = State::default();
+        let target = TargetName::new("a").unwrap();
+        let uid = |sequence| Uid { queue: target.clone(), sequence };
+        let slot = |sequence: u64| Some(Slot { target: target.clone(), key: sequence.into() });
+        // One that is not finished is never forgotten.
+        state.note(&uid(1), Some((None, slot(1))));
+        for sequence in 2..=NOTES_MAX as u64 + 2 {
+            state.note(&uid(sequence), Some((Some(sequence + 50_000), slot(sequence))));
+        }
+        assert_eq!(state.trim_notes(&target), [slot(2).unwrap(), slot(3).unwrap()]);
+        assert_eq!(state.known(&uid(1)), Known::Unfinished);
+        assert_eq!((state.known(&uid(2)), state.known(&uid(4))), (Known::Nothing, Known::RequeuedAs(50_004)));
+        assert_eq!(state.trim_notes(&target), []);
+    }
+}
