@@ -33,6 +33,20 @@ pub enum StoreError {
         /// What this build reads.
         known: String,
     },
+    /// The directory belongs to another engine. Ask for that one, or use another directory.
+    #[error(
+        "the data directory {} belongs to the engine `{found}`, and the engine `{asked}` is asked for; use `{found}` \
+         for it, or give `{asked}` a directory of its own",
+        .path.display()
+    )]
+    OtherEngine {
+        /// The data directory.
+        path: PathBuf,
+        /// The engine that wrote it.
+        found: String,
+        /// The engine that was asked for.
+        asked: &'static str,
+    },
     /// The directory holds something, and it is no data directory. The path is probably a mistake.
     #[error(
         "{} is not empty and is no data directory of outhaul (it has no readable file `format`); give the path of \
@@ -63,6 +77,9 @@ pub enum StoreError {
     /// The store was closed.
     #[error("the store is closed")]
     Closed,
+    /// The open was cancelled. What is on disk is as it was.
+    #[error("opening the store was cancelled")]
+    Cancelled,
     /// No queue has this name. The caller did not attach it.
     #[error("there is no queue named {0}")]
     UnknownQueue(TargetName),
@@ -110,6 +127,19 @@ pub enum AppendError {
         /// The target.
         target: TargetName,
         /// The limit that was reached.
+        limit: String,
+    },
+    /// A target's part of the failed store is full, and is not to discard anything by itself. The entry stays in its
+    /// queue. Requeue or discard what is there, raise the bound, or let it discard the oldest.
+    #[error(
+        "the failed store of target {target} is full ({limit}), so what fails stays in its queue; requeue or discard \
+         entries (`outhaul failed ls`), raise `outhaul.failed_entries` / `outhaul.failed_bytes`, or set \
+         `outhaul.failed_full=discard_oldest`"
+    )]
+    FailedStoreFull {
+        /// The target.
+        target: TargetName,
+        /// The bound that was reached.
         limit: String,
     },
     /// What was to be admitted together is more than the queue of a target holds even when it is empty. Admit less

@@ -54,11 +54,14 @@ pub mod spool;
 mod store;
 
 pub use error::{AppendError, StoreError};
-pub use failed::{FailedEntry, FailedStore, Failure, Rule, unix_millis};
+pub use failed::{
+    Discard, FailedEntry, FailedFull, FailedOptions, FailedPage, FailedQuery, FailedStats, FailedStore,
+    Failure, ListOrder, RequeueError, Requeued, Rule, UnreadableRecord, unix_millis,
+};
 #[cfg(feature = "testkit")]
 pub use fs::sim::{SimDisk, SimFileSystem};
-pub use fs::{DirEntry, File, FileSystem, Lock, OsFileSystem, Space, Stat};
-pub use journal::{Journal, JournalOptions};
+pub use fs::{DirEntry, File, FileSystem, FsKind, Lock, OsFileSystem, Space, Stat};
+pub use journal::{Journal, JournalOptions, OpenWatch, Upkeep};
 pub use log::{
     Admission, Damage, Durability, Entry, Input, Lease, Log, OpenReport, Origin, Outcome, Place,
     QueueSettings, QueueStats, ReadBatch, Receipt, RetryState, Settlement, Shards, Unreadable, WhenFull,
@@ -66,4 +69,4 @@ pub use log::{
 pub use memory::MemoryLog;
 pub use outhaul_event as event;
 pub use spool::{Spool, SpoolOptions};
-pub use store::Store;
+pub use store::{Engine, Store, StoreOptions};

@@ -6,29 +6,98 @@
 //! DIR/log/            the journal's segments
 //! DIR/failed/         the failed store's segments, once there are any
 //! DIR/quarantine/     copies of damaged stretches, once there are any
+//! DIR/spool/          in the engine `spool`, instead of these: the targets' directories
+//! DIR/import/         what was brought in from other products, if anything was
 //! ```
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use outhaul_event::Uid;
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
-use crate::failed::FailedStore;
+use crate::failed::{FailedOptions, FailedStore, Logged, Medium};
 use crate::fs::{FileSystem, Lock, OsFileSystem, read_whole, write_atomically};
 use crate::journal::{FORMAT, Journal, JournalOptions};
-use crate::log::{Damage, Log, OpenReport, Outcome, Settlement, Shards};
+use crate::log::{Damage, Durability, Lease, Log, OpenReport, Outcome, Settlement, Shards};
 use crate::memory::MemoryLog;
+use crate::spool::{Spool, SpoolFailed, SpoolOptions};
 
-const ENGINE: &str = "journal";
 const FORMAT_FILE: &str = "format";
+
+/// How the events of a data directory are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Engine {
+    /// One log, shared by all queues.
+    #[default]
+    Journal,
+    /// One directory per target, one file per event, as RustFS keeps them.
+    Spool,
+    /// Nowhere: everything is gone with the process. For tests, and for events that are not worth a disk.
+    Memory,
+}
+
+impl Engine {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Journal, Self::Spool, Self::Memory];
+
+    /// The word for it, in the file `format` and on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Journal => "journal",
+            Self::Spool => "spool",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// The newest format of its files; all older ones are read.
+    fn format(self) -> u32 {
+        match self {
+            Self::Journal => FORMAT,
+            Self::Spool | Self::Memory => 0,
+        }
+    }
+}
+
+impl std::fmt::Display for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// How a store is opened.
+#[derive(Debug, Clone, Default)]
+pub struct StoreOptions {
+    /// The engine. A directory of another one is refused.
+    pub engine: Engine,
+    /// What a receipt promises. The failed store and removals are synced whatever this says.
+    pub durability: Durability,
+    /// Nothing on disk is changed, and nothing can be written: for looking at a directory at rest.
+    pub read_only: bool,
+    /// How the journal is kept. Its `durability` and `read_only` are set from those above.
+    pub journal: JournalOptions,
+    /// How the spool is kept. Its `durability` and `read_only` are set from those above.
+    pub spool: SpoolOptions,
+    /// The bounds of the failed store, for targets that have none of their own.
+    pub failed: FailedOptions,
+}
+
+impl From<JournalOptions> for StoreOptions {
+    fn from(journal: JournalOptions) -> Self {
+        let (durability, read_only) = (journal.durability, journal.read_only);
+        Self { durability, read_only, journal, ..Self::default() }
+    }
+}
 
 /// An open data directory. The lock is held until this is dropped.
 #[derive(Debug)]
 pub struct Store {
     log: Arc<dyn Log>,
     failed: Arc<FailedStore>,
+    engine: Engine,
     _lock: Option<Arc<dyn Lock>>,
 }
 
@@ -47,8 +116,8 @@ struct Format {
 
 impl Store {
     /// Opens a data directory on the real disk, creating it if there is none, and recovers what an earlier process
-    /// left. Blocking work is done on the runtime's blocking threads.
-    pub async fn open(dir: &Path, options: JournalOptions) -> Result<Self, StoreError> {
+    /// left. Blocking work is done on the runtime's blocking threads. The engine `memory` leaves the path alone.
+    pub async fn open(dir: &Path, options: impl Into<StoreOptions>) -> Result<Self, StoreError> {
         Self::open_on(Arc::new(OsFileSystem), dir, options).await
     }
 
@@ -56,24 +125,43 @@ impl Store {
     pub async fn open_on(
         fs: Arc<dyn FileSystem>,
         dir: &Path,
-        options: JournalOptions,
+        options: impl Into<StoreOptions>,
     ) -> Result<Self, StoreError> {
-        let (own, opened) = (dir.to_owned(), options.clone());
-        let disk = Arc::clone(&fs);
-        let open = move || open_log(&disk, &own, opened);
-        let (lock, log) = tokio::task::spawn_blocking(open).await.unwrap_or(Err(StoreError::Closed))?;
-        let failed =
-            FailedStore::journal(fs, dir.join("failed"), dir.join("quarantine"), options, Arc::clone(&lock));
-        failed.load().await?;
-        let store = Self { log, failed: Arc::new(failed), _lock: Some(lock) };
+        let mut options = options.into();
+        options.journal.durability = options.durability;
+        options.journal.read_only = options.read_only;
+        if options.engine == Engine::Memory {
+            return Ok(Self::in_memory(options.failed));
+        }
+        let (own, opened, disk) = (dir.to_owned(), options.clone(), Arc::clone(&fs));
+        let open = move || open_engine(disk, &own, &opened);
+        let (lock, log, medium) =
+            tokio::task::spawn_blocking(open).await.unwrap_or(Err(StoreError::Closed))?;
+        let failed = FailedStore::new(medium, Arc::clone(&log), options.failed, options.read_only);
+        let store = Self { log, failed: Arc::new(failed), engine: options.engine, _lock: Some(lock) };
+        store.failed.load().await?;
         store.finish_moves().await?;
+        store.failed.first_upkeep().await?;
         Ok(store)
     }
 
     /// A store without a disk: for tests.
     pub fn memory() -> Self {
-        let failed = Arc::new(FailedStore::memory());
-        Self { log: Arc::new(MemoryLog::default()), failed, _lock: None }
+        Self::in_memory(FailedOptions::default())
+    }
+
+    fn in_memory(options: FailedOptions) -> Self {
+        let log: Arc<dyn Log> = Arc::new(MemoryLog::default());
+        let failed = FailedStore::new(Arc::new(Logged::memory()), Arc::clone(&log), options, false);
+        Self { log, failed: Arc::new(failed), engine: Engine::Memory, _lock: None }
+    }
+
+    /// Which engine a data directory belongs to. None: nothing was written there yet.
+    ///
+    /// # Errors
+    /// It is missing, no data directory, or of a format that this build does not know.
+    pub fn engine_of(dir: &Path) -> Result<Option<Engine>, StoreError> {
+        look(&OsFileSystem, dir).map(|found| found.map(|(engine, _)| engine))
     }
 
     /// The log.
@@ -89,7 +177,8 @@ impl Store {
     /// What recovery found in both logs, for a person. Files are named from the data directory.
     pub fn report(&self) -> OpenReport {
         let mut all = OpenReport::default();
-        for (dir, found) in [("log", self.log.report()), ("failed", self.failed.report())] {
+        let log = if self.engine == Engine::Spool { "spool" } else { "log" };
+        for (dir, found) in [(log, self.log.report()), ("failed", self.failed.report())] {
             all.torn_bytes += found.torn_bytes;
             let named = |damage: Damage| Damage { file: format!("{dir}/{}", damage.file), ..damage };
             all.damage.extend(found.damage.into_iter().map(named));
@@ -98,19 +187,19 @@ impl Store {
         all
     }
 
-    /// A crash between the two halves of a move leaves the copy and the entry: the entry goes now.
+    /// A crash between the two halves of a move leaves the copy and the entry: the entry goes now. One between those of
+    /// a requeue is finished as well.
     async fn finish_moves(&self) -> Result<(), StoreError> {
-        let uids = self.failed.uids();
-        if uids.is_empty() {
+        if self.failed.left_queue().is_empty() && !self.failed.has_unfinished() {
             return Ok(());
         }
         let lease = self.log.lease(Shards::All).await?;
+        self.failed.finish_requeues(&*lease).await?;
+        let uids = self.failed.left_queue();
         let waiting: Vec<_> = self.log.stats().into_iter().filter(|queue| queue.waiting > 0).collect();
-        for uid in uids.iter().filter(|uid| waiting.iter().any(|queue| queue.name == uid.queue)) {
-            let read = lease.read(&uid.queue, uid.sequence - 1, 1, 1).await?;
-            let twin = read.entries.into_iter().find(|entry| entry.place.uid == *uid);
-            if let Some(twin) = twin {
-                lease.settle(vec![Settlement { place: twin.place, outcome: Outcome::Failed }]).await?;
+        for uids in uids.chunk_by(|a, b| a.queue == b.queue) {
+            if waiting.iter().any(|queue| queue.name == uids[0].queue) {
+                finish_queue(&*lease, uids).await?;
             }
         }
         Ok(())
@@ -123,28 +212,68 @@ impl Store {
     }
 }
 
-type Locked = (Arc<dyn Lock>, Arc<dyn Log>);
+/// Settles those of some failed entries that still wait in their queue. Between two of them that wait nothing is read
+/// but the entry that comes first.
+async fn finish_queue(lease: &dyn Lease, uids: &[Uid]) -> Result<(), StoreError> {
+    let mut rest = uids;
+    while let Some(first) = rest.first() {
+        let read = lease.read(&first.queue, first.sequence - 1, 1, 1).await?;
+        let Some(found) = read.entries.into_iter().next() else { return Ok(()) };
+        let sequence = found.place.uid.sequence;
+        rest = &rest[rest.partition_point(|uid| uid.sequence < sequence)..];
+        if rest.first().is_some_and(|uid| uid.sequence == sequence) {
+            lease.settle(vec![Settlement { place: found.place, outcome: Outcome::Failed }]).await?;
+            rest = &rest[1..];
+        }
+    }
+    Ok(())
+}
 
-fn open_log(fs: &Arc<dyn FileSystem>, dir: &Path, options: JournalOptions) -> Result<Locked, StoreError> {
+type Opened = (Arc<dyn Lock>, Arc<dyn Log>, Arc<dyn Medium>);
+
+fn open_engine(fs: Arc<dyn FileSystem>, dir: &Path, options: &StoreOptions) -> Result<Opened, StoreError> {
     if !options.read_only {
         fs.create_dir_all(dir).map_err(StoreError::io("create", dir))?;
     }
-    check_format(&**fs, dir)?;
+    if let Some((found, format)) = look(&*fs, dir)?
+        && found != options.engine
+    {
+        let (path, asked) = (dir.to_owned(), options.engine.as_str());
+        return Err(StoreError::OtherEngine { path, found: format.engine, asked });
+    }
     let path = dir.join("lock");
     let lock = fs.lock(&path).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => StoreError::InUse(dir.to_owned()),
         _ => StoreError::io("lock", &path)(error),
     })?;
-    if !options.read_only {
-        write_format(&**fs, dir)?;
-    }
-    let journal = Journal::open(Arc::clone(fs), &dir.join("log"), &dir.join("quarantine"), options)?;
     let lock: Arc<dyn Lock> = lock.into();
-    journal.keep(Arc::clone(&lock));
-    Ok((lock, Arc::new(journal)))
+    if !options.read_only {
+        write_format(&*fs, dir, options.engine)?;
+    }
+    let quarantine = dir.join("quarantine");
+    match options.engine {
+        Engine::Journal => {
+            let journal =
+                Journal::open(Arc::clone(&fs), &dir.join("log"), &quarantine, options.journal.clone())?;
+            journal.keep(Arc::clone(&lock));
+            // A record is in its queue no more once it is here: it is not worth less than a sync.
+            let failed = JournalOptions { durability: Durability::Synced, ..options.journal.clone() };
+            let medium = Logged::journal(fs, dir.join("failed"), quarantine, failed, Arc::clone(&lock));
+            Ok((lock, Arc::new(journal), Arc::new(medium)))
+        }
+        Engine::Spool => {
+            let (path, read_only) = (dir.join("spool"), options.read_only);
+            let spool = SpoolOptions { durability: options.durability, read_only, ..options.spool.clone() };
+            let spool = Spool::open(Arc::clone(&fs), &path, spool)?;
+            spool.keep(Arc::clone(&lock));
+            Ok((lock, Arc::new(spool), Arc::new(SpoolFailed::new(fs, &path, read_only))))
+        }
+        Engine::Memory => Ok((lock, Arc::new(MemoryLog::default()), Arc::new(Logged::memory()))),
+    }
 }
 
-fn check_format(fs: &dyn FileSystem, dir: &Path) -> Result<(), StoreError> {
+/// What the file `format` says, if this build can read what it is about. None: nothing was written yet.
+fn look(fs: &dyn FileSystem, dir: &Path) -> Result<Option<(Engine, Format)>, StoreError> {
     let found = match fs.list(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Err(StoreError::Missing(dir.to_owned()));
@@ -155,26 +284,37 @@ fn check_format(fs: &dyn FileSystem, dir: &Path) -> Result<(), StoreError> {
         // What a process leaves that ended before it wrote the file, and what a new file system has.
         let harmless = ["lock", "format.tmp", "lost+found"];
         let empty = found.iter().all(|entry| harmless.contains(&entry.name.as_str()));
-        return if empty { Ok(()) } else { Err(StoreError::NotADataDirectory(dir.to_owned())) };
+        return if empty { Ok(None) } else { Err(StoreError::NotADataDirectory(dir.to_owned())) };
     }
     let path = dir.join(FORMAT_FILE);
     let content = read_whole(fs, &path, 4096).map_err(StoreError::io("read", &path))?;
     let format: Format =
         serde_json::from_slice(&content).map_err(|_| StoreError::NotADataDirectory(dir.to_owned()))?;
-    if (format.engine.as_str(), format.format) != (ENGINE, FORMAT) {
-        return Err(StoreError::UnknownFormat {
+    let engine = Engine::ALL.into_iter().find(|engine| engine.as_str() == format.engine);
+    match engine.filter(|engine| format.format <= engine.format()) {
+        Some(engine) => Ok(Some((engine, format))),
+        None => Err(StoreError::UnknownFormat {
             path: dir.to_owned(),
             found: format!("{} {}", format.engine, format.format),
             written_by: format.written_by,
-            known: format!("{ENGINE} {FORMAT}"),
-        });
+            known: known(),
+        }),
     }
-    Ok(())
 }
 
-fn write_format(fs: &dyn FileSystem, dir: &Path) -> Result<(), StoreError> {
+/// The formats that this build reads.
+fn known() -> String {
+    let on_disk = Engine::ALL.into_iter().filter(|&engine| engine != Engine::Memory);
+    let each = on_disk.map(|engine| match engine.format() {
+        0 => format!("{engine} 0"),
+        newest => format!("{engine} 0 to {newest}"),
+    });
+    each.collect::<Vec<_>>().join(", ")
+}
+
+fn write_format(fs: &dyn FileSystem, dir: &Path, engine: Engine) -> Result<(), StoreError> {
     let written_by = env!("CARGO_PKG_VERSION").to_owned();
-    let format = Format { engine: ENGINE.to_owned(), format: FORMAT, written_by };
+    let format = Format { engine: engine.as_str().to_owned(), format: engine.format(), written_by };
     let path: PathBuf = dir.join(FORMAT_FILE);
     let mut content = serde_json::to_vec(&format).unwrap_or_default();
     content.push(b'\n');

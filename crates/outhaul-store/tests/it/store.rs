@@ -99,11 +99,14 @@ async fn a_full_failed_store_says_so() {
     let store = open(dir.path()).await.unwrap();
     let many: Vec<_> = (1..=100_001).map(|sequence| failed("a", sequence)).collect();
     let error = store.failed().put(many.clone()).await.unwrap_err();
-    assert!(matches!(error, AppendError::TooLarge { .. }), "more than there ever is room for: {error}");
+    assert!(
+        matches!(error, AppendError::FailedStoreFull { .. }),
+        "more than there ever is room for: {error}"
+    );
     assert_eq!(store.failed().count(None), 0, "all or none");
     store.failed().put(many[..100_000].to_vec()).await.unwrap();
     let error = store.failed().put(vec![failed("a", 200_000)]).await.unwrap_err();
-    assert!(matches!(error, AppendError::QueueFull { .. }), "{error}");
+    assert!(matches!(error, AppendError::FailedStoreFull { .. }), "{error}");
     store.failed().put(vec![failed("b", 1)]).await.unwrap();
 }
 

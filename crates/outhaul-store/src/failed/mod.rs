@@ -1,0 +1,474 @@
+//! The failed store: where entries go that are not to be delivered, until a person decides.
+//!
+//! It is kept in the directory `failed`, created when the first entry fails: in the engine `journal` a second, small
+//! journal, so that a burst of rejects is one write and one sync. A record is named by the uid that its entry had;
+//! putting the same uid again changes nothing, so a move that was interrupted can be repeated.
+//!
+//! From here an entry goes back into its queue ([`FailedStore::requeue`]), or is discarded, by a person or by a policy
+//! that was chosen. Whatever is done is done to its end, even if the future that asked for it is dropped; and it is
+//! durable before it is confirmed.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use outhaul_event::{DedupId, Event, TargetName, Uid};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, oneshot};
+use tokio::task::{AbortHandle, JoinSet};
+
+use crate::error::{AppendError, StoreError};
+use crate::log::{Log, OpenReport};
+
+mod logged;
+mod medium;
+mod options;
+mod requeue;
+mod state;
+mod upkeep;
+
+pub(crate) use logged::Logged;
+pub use medium::UnreadableRecord;
+pub(crate) use medium::{Loaded, Medium, Note, Record, Slot};
+pub use options::{Discard, FailedFull, FailedOptions, FailedPage, FailedQuery, FailedStats, ListOrder};
+pub use requeue::{RequeueError, Requeued};
+use state::{Known, State, Want};
+
+/// Bytes of events that a page holds at most; one entry is there whatever its size.
+const PAGE_BYTES_MAX: u64 = 32 << 20;
+/// Entries that are removed with one sync.
+const DISCARDED_TOGETHER: usize = 10_000;
+
+/// The rule by which an entry left its queue without being delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Rule {
+    /// The receiver will never take it.
+    Rejected,
+    /// It was tried as often as its target allows.
+    Exhausted,
+    /// It became older than its target allows.
+    Expired,
+    /// It was the oldest of a queue that was full.
+    Overflow,
+    /// Its bytes were damaged.
+    Unreadable,
+    /// The process ended three times while it was being delivered.
+    CrashSuspect,
+}
+
+impl Rule {
+    /// The word for it, as it is stored and shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Rejected => "rejected",
+            Self::Exhausted => "exhausted",
+            Self::Expired => "expired",
+            Self::Overflow => "overflow",
+            Self::Unreadable => "unreadable",
+            Self::CrashSuspect => "crash_suspect",
+        }
+    }
+}
+
+/// Why an entry failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// The rule.
+    pub rule: Rule,
+    /// The kind of the last error, a word to branch on.
+    pub class: String,
+    /// What the receiver or client said: at most 256 bytes, without credentials.
+    pub detail: String,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// The first attempt in milliseconds since 1970, if there was one.
+    pub first_attempt_ms: Option<u64>,
+    /// The last attempt.
+    pub last_attempt_ms: Option<u64>,
+    /// When it was moved here.
+    pub failed_ms: u64,
+}
+
+/// An entry in the failed store.
+#[derive(Debug, Clone)]
+pub struct FailedEntry {
+    /// The uid that it had in its queue.
+    pub uid: Uid,
+    /// The identity that its receivers would have seen.
+    pub dedup_id: DedupId,
+    /// The event. For an unreadable entry, one of type `outhaul.unreadable` with the bytes as its body.
+    pub event: Arc<Event>,
+    /// When it was admitted, in milliseconds since 1970.
+    pub admitted_ms: u64,
+    /// Why it is here.
+    pub failure: Failure,
+}
+
+/// The entries that failed, of all targets of a data directory.
+#[derive(Debug)]
+pub struct FailedStore {
+    inner: Arc<Inner>,
+    /// What was begun goes on when nobody waits for it any more.
+    tasks: Mutex<JoinSet<()>>,
+    timer: Mutex<Option<AbortHandle>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    medium: Arc<dyn Medium>,
+    /// Where requeued entries go.
+    log: Arc<dyn Log>,
+    state: Mutex<State>,
+    /// Something is not worked on any more.
+    freed: Notify,
+    /// Nothing on disk is changed.
+    read_only: bool,
+    upkeep: Mutex<Option<tokio::time::Instant>>,
+}
+
+impl FailedStore {
+    pub(crate) fn new(
+        medium: Arc<dyn Medium>,
+        log: Arc<dyn Log>,
+        options: FailedOptions,
+        read_only: bool,
+    ) -> Self {
+        let state = Mutex::new(State::new(options));
+        let upkeep = Mutex::default();
+        let inner = Inner { medium, log, state, freed: Notify::new(), read_only, upkeep };
+        Self { inner: Arc::new(inner), tasks: Mutex::default(), timer: Mutex::default() }
+    }
+
+    /// Opens what an earlier process left, if there is anything.
+    pub(crate) async fn load(&self) -> Result<(), StoreError> {
+        let loaded = self.inner.medium.load().await?;
+        for unreadable in &loaded.unreadable {
+            let (target, record, reason) = (&unreadable.target, &unreadable.record, &unreadable.reason);
+            tracing::error!(%target, record, reason, "a failed entry cannot be read");
+        }
+        let gone = self.inner.state().load(loaded);
+        if !gone.is_empty() && !self.inner.read_only {
+            self.inner.medium.change(Vec::new(), gone).await?;
+        }
+        Ok(())
+    }
+
+    /// Does something to its end, whoever waits for it.
+    async fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut tasks = lock(&self.tasks);
+            // Those that are done are taken out; a panic was reported by its hook.
+            while tasks.try_join_next().is_some() {}
+            tasks.spawn(async move { drop(reply.send(work.await)) });
+        }
+        answer.await.ok()
+    }
+
+    /// Sets the bounds of one target, in place of those given at open.
+    pub fn configure(&self, target: &TargetName, options: FailedOptions) {
+        self.inner.state().configure(target, options);
+        self.arm();
+    }
+
+    /// Makes failed entries durable. Those that are there already, or were requeued, are passed over. All of the
+    /// others, or none, are there afterwards, unless the outcome is unknown.
+    ///
+    /// Dropping the future does not take them back.
+    ///
+    /// # Errors
+    /// [`AppendError::FailedStoreFull`] at a bound, unless the policy is to discard the oldest.
+    pub async fn put(&self, entries: Vec<FailedEntry>) -> Result<(), AppendError> {
+        let inner = Arc::clone(&self.inner);
+        let put = self.run(async move { inner.put(entries).await }).await;
+        self.arm();
+        put.unwrap_or(Err(AppendError::Store(StoreError::Closed)))
+    }
+
+    /// How many entries a target has here, or all targets together.
+    pub fn count(&self, target: Option<&TargetName>) -> u64 {
+        let state = self.inner.state();
+        match target {
+            None => state.parts().map(|(_, part)| part.records().len() as u64).sum(),
+            Some(target) => state.part(target).map_or(0, |part| part.records().len() as u64),
+        }
+    }
+
+    /// The targets that have entries here, each with their number.
+    pub fn counts(&self) -> BTreeMap<TargetName, u64> {
+        let state = self.inner.state();
+        state.parts().map(|(target, part)| (target.clone(), part.records().len() as u64)).collect()
+    }
+
+    /// Every target that has, or had, entries here since open, in numbers; sorted by name.
+    pub fn stats(&self) -> Vec<FailedStats> {
+        self.inner.state().stats()
+    }
+
+    /// The uids of all entries, by target and sequence.
+    pub fn uids(&self) -> Vec<Uid> {
+        let state = self.inner.state();
+        state.parts().flat_map(|(_, part)| part.records().values().map(|record| record.uid.clone())).collect()
+    }
+
+    /// The records that cannot be read. They are left as they are.
+    pub fn unreadable(&self) -> Vec<UnreadableRecord> {
+        self.inner.state().unreadable.clone()
+    }
+
+    /// One page of a target's entries, oldest first: those above a sequence. Empty only if there are none.
+    pub async fn list(
+        &self,
+        target: &TargetName,
+        after: u64,
+        entries_max: usize,
+    ) -> Result<Vec<FailedEntry>, StoreError> {
+        let mut query = FailedQuery {
+            target: Some(target.clone()),
+            after: Some(Uid { queue: target.clone(), sequence: after }),
+            ..FailedQuery::default()
+        };
+        loop {
+            let page = self.page(&query, entries_max).await?;
+            if !page.entries.is_empty() || page.next.is_none() {
+                return Ok(page.entries);
+            }
+            query.after = page.next;
+        }
+    }
+
+    /// One page of what is asked for, with what is needed to ask for the next. What is put meanwhile may be in a later
+    /// page; what is gone is passed over.
+    pub async fn page(&self, query: &FailedQuery, entries_max: usize) -> Result<FailedPage, StoreError> {
+        let (records, next) = self.inner.state().page(query, entries_max.max(1));
+        let entries = self.inner.medium.read(&records).await?;
+        Ok(FailedPage { entries: entries.into_iter().flatten().collect(), next })
+    }
+
+    /// One entry.
+    pub async fn get(&self, uid: &Uid) -> Result<Option<FailedEntry>, StoreError> {
+        let Known::Here(record) = self.inner.state().shown(uid) else { return Ok(None) };
+        Ok(self.inner.medium.read(&[record]).await?.pop().flatten())
+    }
+
+    /// As what an entry was requeued, as long as that is remembered: 10,000 requeues of a target.
+    pub fn requeued_as(&self, uid: &Uid) -> Option<Uid> {
+        match self.inner.state().known(uid) {
+            Known::RequeuedAs(sequence) => Some(Uid { queue: uid.queue.clone(), sequence }),
+            _ => None,
+        }
+    }
+
+    /// Puts entries back at the end of their queues, under new uids, with their `dedup_id`; attempts and age begin
+    /// anew. Each is durable there before it is removed here. Asking again, at once or after a restart, answers the
+    /// same new uid. The answer at index i is that of `uids[i]`.
+    ///
+    /// The queues have to be attached. Their limits do not apply. Dropping the future does not take it back.
+    pub async fn requeue(&self, uids: &[Uid]) -> Vec<Result<Requeued, RequeueError>> {
+        let (inner, asked) = (Arc::clone(&self.inner), uids.to_vec());
+        let done = self.run(async move { inner.requeue(&asked).await }).await;
+        done.unwrap_or_else(|| uids.iter().map(|_| Err(RequeueError::Store(StoreError::Closed))).collect())
+    }
+
+    /// Removes entries for good; durable when it resolves. Returns how many there were.
+    ///
+    /// Dropping the future does not take it back.
+    pub async fn discard(&self, which: Discard) -> Result<u64, StoreError> {
+        let inner = Arc::clone(&self.inner);
+        let done = self.run(async move { inner.discard(which).await }).await;
+        done.unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// What recovery found, if the store was ever used.
+    pub(crate) fn report(&self) -> OpenReport {
+        self.inner.medium.report()
+    }
+
+    /// Waits for what is written, and closes; later calls fail with `Closed`.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        self.inner.state().closed = true;
+        if let Some(timer) = lock(&self.timer).take() {
+            timer.abort();
+        }
+        let mut tasks = std::mem::take(&mut *lock(&self.tasks));
+        while tasks.join_next().await.is_some() {}
+        self.inner.medium.close().await
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Waits until nobody else works on any of these, and takes them all.
+    async fn claim(self: &Arc<Self>, uids: Vec<Uid>) -> Claim {
+        loop {
+            let freed = self.freed.notified();
+            if self.state().claim(&uids) {
+                return Claim { inner: Arc::clone(self), uids };
+            }
+            freed.await;
+        }
+    }
+
+    /// Records that were claimed with the state, to be let go with the value.
+    fn claimed(self: &Arc<Self>, records: &[Record]) -> Claim {
+        Claim { inner: Arc::clone(self), uids: records.iter().map(|record| record.uid.clone()).collect() }
+    }
+
+    async fn put(self: &Arc<Self>, entries: Vec<FailedEntry>) -> Result<(), AppendError> {
+        self.writable().map_err(AppendError::Store)?;
+        let mut seen = HashSet::new();
+        let entries: Vec<_> = entries.into_iter().filter(|entry| seen.insert(entry.uid.clone())).collect();
+        let _claim = self.claim(entries.iter().map(|entry| entry.uid.clone()).collect()).await;
+        let (entries, wants, victims) = {
+            let mut state = self.state();
+            let new = entries.into_iter().filter(|entry| state.known(&entry.uid) == Known::Nothing).collect();
+            let entries = self.newest(&mut state, new);
+            let mut wants: BTreeMap<TargetName, Want> = BTreeMap::new();
+            for entry in &entries {
+                let want = wants.entry(entry.uid.queue.clone()).or_default();
+                want.entries += 1;
+                want.bytes += size(entry);
+            }
+            let victims = state.reserve(&wants)?;
+            (entries, wants, victims)
+        };
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let victim_claim = self.claimed(&victims);
+        let results = self.medium.put(entries).await;
+        let mut failure = None;
+        {
+            let mut state = self.state();
+            state.give_back(&wants);
+            for result in results {
+                match result {
+                    Ok(record) => state.insert(record),
+                    Err(error) => failure = Some(error),
+                }
+            }
+            if failure.is_some() {
+                victims.iter().for_each(|record| state.insert(record.clone()));
+            }
+        }
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        // The new ones are safe, so this is no failure of theirs.
+        if let Err(error) = self.remove(victims, |counters| &mut counters.discarded_oldest).await {
+            tracing::warn!(%error, "the oldest failed entries could not be removed");
+        }
+        drop(victim_claim);
+        Ok(())
+    }
+
+    /// Of a batch that alone is more than the bounds allow, the part that is kept where the oldest are discarded.
+    fn newest(&self, state: &mut State, mut entries: Vec<FailedEntry>) -> Vec<FailedEntry> {
+        let mut room: BTreeMap<TargetName, (u64, u64)> = BTreeMap::new();
+        let mut kept = Vec::with_capacity(entries.len());
+        while let Some(entry) = entries.pop() {
+            let options = state.options(&entry.uid.queue);
+            if options.when_full == FailedFull::HoldTarget {
+                kept.push(entry);
+                continue;
+            }
+            let bounds = (options.entries_max, options.bytes_max);
+            let (left, bytes) = room.entry(entry.uid.queue.clone()).or_insert(bounds);
+            if *left == 0 || *bytes < size(&entry) {
+                state.part_mut(&entry.uid.queue).counters.discarded_oldest += 1;
+                // Nothing older takes the place of one that was newer.
+                *left = 0;
+                continue;
+            }
+            (*left, *bytes) = (*left - 1, *bytes - size(&entry));
+            kept.push(entry);
+        }
+        kept.reverse();
+        kept
+    }
+
+    /// Removes claimed records that are out of the count already; where that fails they are put back into it.
+    async fn remove(
+        &self,
+        records: Vec<Record>,
+        counter: impl Fn(&mut state::Counters) -> &mut u64 + Send,
+    ) -> Result<u64, StoreError> {
+        if records.is_empty() {
+            return Ok(0);
+        }
+        let removed = self.medium.change(Vec::new(), records.iter().map(Record::slot).collect()).await;
+        let mut state = self.state();
+        match removed {
+            Ok(_) => {
+                for record in &records {
+                    *counter(&mut state.part_mut(&record.uid.queue).counters) += 1;
+                }
+                Ok(records.len() as u64)
+            }
+            Err(error) => {
+                records.into_iter().for_each(|record| state.insert(record));
+                Err(error)
+            }
+        }
+    }
+
+    async fn discard(self: &Arc<Self>, which: Discard) -> Result<u64, StoreError> {
+        self.writable()?;
+        let mut uids = self.state().chosen(which);
+        uids.sort_unstable();
+        uids.dedup();
+        let mut count = 0;
+        for uids in uids.chunks(DISCARDED_TOGETHER) {
+            let _claim = self.claim(uids.to_vec()).await;
+            let records: Vec<_> = {
+                let mut state = self.state();
+                // What is being requeued with an unknown end is not taken away from under it.
+                let here: Vec<_> =
+                    uids.iter().filter(|uid| matches!(state.known(uid), Known::Here(_))).collect();
+                here.into_iter().filter_map(|uid| state.remove(uid)).collect()
+            };
+            count += self.remove(records, |counters| &mut counters.discarded).await?;
+        }
+        Ok(count)
+    }
+
+    fn writable(&self) -> Result<(), StoreError> {
+        match self.read_only || self.state().closed {
+            true => Err(StoreError::Closed),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Records that somebody works on; they are free again when this is dropped.
+struct Claim {
+    inner: Arc<Inner>,
+    uids: Vec<Uid>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.inner.state().release(&self.uids);
+        self.inner.freed.notify_waiters();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// About what an entry will take.
+fn size(entry: &FailedEntry) -> u64 {
+    let failure = &entry.failure;
+    (entry.event.size() + failure.class.len() + failure.detail.len() + 256) as u64
+}
+
+/// Milliseconds since 1970, for the fields of a failure.
+pub fn unix_millis(time: SystemTime) -> u64 {
+    crate::journal::to_millis(time)
+}
