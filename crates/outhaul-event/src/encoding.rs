@@ -77,6 +77,23 @@ impl Event {
         out.put_slice(&self.body);
     }
 
+    /// The pid of an encoding, without reading the rest.
+    pub fn peek_pid(bytes: &[u8]) -> Result<Option<&str>, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let version = reader.u8()?;
+        if version != ENCODING_VERSION {
+            return Err(DecodeError::Version(version));
+        }
+        let flags = reader.u8()?;
+        if flags & OPTIONAL[0] == 0 {
+            return Ok(None);
+        }
+        for _ in ["id", "source", "type"] {
+            reader.bytes()?;
+        }
+        reader.string().map(Some)
+    }
+
     /// Reads an encoding; the body stays a slice of it.
     pub fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);

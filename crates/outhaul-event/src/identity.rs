@@ -7,6 +7,13 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+/// FNV-1a with 64 bits: the hash that routing, indexes and directory names use. Not for secrets.
+pub fn fnv1a64(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+    })
+}
+
 /// The identity that Outhaul gives to an event: 36 ASCII characters, a lower-case UUID with hyphens.
 ///
 /// An id minted by Outhaul (UUID v7) is its own; any other pair of `source` and `id` becomes a UUID v8 made of the

@@ -41,6 +41,6 @@ pub use content::is_json;
 pub use encoding::{DecodeError, ENCODING_VERSION};
 pub use event::{Event, EventBuilder, HeaderValue};
 pub use http::{HeaderError, percent_decode, to_header_value};
-pub use identity::{DedupId, InvalidTargetName, InvalidUid, TargetName, Uid};
+pub use identity::{DedupId, InvalidTargetName, InvalidUid, TargetName, Uid, fnv1a64};
 pub use json::{BATCH_TYPE, JsonError, STRUCTURED_TYPE};
 pub use validate::{InvalidEvent, Limits, Violation};

@@ -77,6 +77,9 @@ pub enum StoreError {
     /// The store was closed.
     #[error("the store is closed")]
     Closed,
+    /// The open was cancelled. What is on disk is as it was.
+    #[error("opening the store was cancelled")]
+    Cancelled,
     /// No queue has this name. The caller did not attach it.
     #[error("there is no queue named {0}")]
     UnknownQueue(TargetName),

@@ -63,8 +63,8 @@ pub use failed::{
 };
 #[cfg(feature = "testkit")]
 pub use fs::sim::{SimDisk, SimFileSystem};
-pub use fs::{DirEntry, File, FileSystem, Lock, OsFileSystem, Space, Stat};
-pub use journal::{Journal, JournalOptions};
+pub use fs::{DirEntry, File, FileSystem, FsKind, Lock, OsFileSystem, Space, Stat};
+pub use journal::{Journal, JournalOptions, OpenWatch, Upkeep};
 pub use log::{
     Admission, Damage, Durability, Entry, Input, Lease, Log, OpenReport, Origin, Outcome, Place,
     QueueSettings, QueueStats, ReadBatch, Receipt, RetryState, Settlement, Shards, Unreadable, WhenFull,

@@ -208,7 +208,7 @@ pub struct Receipt {
     /// The identity that its receivers see.
     pub dedup_id: DedupId,
     /// The targets that will get it.
-    pub targets: Vec<TargetName>,
+    pub targets: Arc<[TargetName]>,
     /// The targets that miss it, because they are full and set to shed.
     pub shed: Vec<TargetName>,
     /// Whether it survives a loss of power from now on.

@@ -66,7 +66,7 @@ impl Shared {
         let mut receipt = Receipt {
             sequence: 0,
             dedup_id: admission.dedup_id,
-            targets: queues.names(&held.granted),
+            targets: queues.names(&held.granted).into(),
             shed: queues.names(&held.shed),
             durable: false,
         };
@@ -82,6 +82,7 @@ impl Shared {
             state.stored.insert(sequence, stored);
             for &id in &held.granted {
                 queues.get_mut(id).admitted(sequence, bytes, origin);
+                queues.announce(&[id], sequence);
             }
         }
         drop(queues);

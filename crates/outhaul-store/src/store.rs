@@ -3,10 +3,11 @@
 //! ```text
 //! DIR/lock            held (flock) by the process that has the directory
 //! DIR/format          which engine and format, and which version wrote it
-//! DIR/log/            the journal's segments (engine `journal`)
-//! DIR/spool/          a directory of files for each target (engine `spool`)
+//! DIR/log/            the journal's segments
 //! DIR/failed/         the failed store's segments, once there are any
 //! DIR/quarantine/     copies of damaged stretches, once there are any
+//! DIR/spool/          in the engine `spool`, instead of these: the targets' directories
+//! DIR/import/         what was brought in from other products, if anything was
 //! ```
 
 use std::io;
@@ -22,7 +23,7 @@ use crate::fs::{FileSystem, Lock, OsFileSystem, read_whole, write_atomically};
 use crate::journal::{FORMAT, Journal, JournalOptions};
 use crate::log::{Damage, Durability, Lease, Log, OpenReport, Outcome, Settlement, Shards};
 use crate::memory::MemoryLog;
-use crate::spool::{Spool, SpoolOptions};
+use crate::spool::{Spool, SpoolFailed, SpoolOptions};
 
 const FORMAT_FILE: &str = "format";
 
@@ -278,8 +279,7 @@ fn open_engine(fs: Arc<dyn FileSystem>, dir: &Path, options: &StoreOptions) -> R
         Engine::Spool => {
             let spool = Spool::open(Arc::clone(&fs), &log_dir, options.spool.clone())?;
             spool.keep(Arc::clone(&lock));
-            let failed = JournalOptions { durability: Durability::Synced, ..options.journal.clone() };
-            let medium = Logged::journal(fs, dir.join("failed"), quarantine, failed, Arc::clone(&lock));
+            let medium = SpoolFailed::new(fs, &log_dir, options.read_only);
             Ok((lock, Arc::new(spool), Arc::new(medium)))
         }
         Engine::Memory => Ok((lock, Arc::new(MemoryLog::default()), Arc::new(Logged::memory()))),

@@ -28,9 +28,8 @@ mod state;
 mod upkeep;
 
 pub(crate) use logged::Logged;
-pub(crate) use medium::Medium;
-use medium::Record;
 pub use medium::UnreadableRecord;
+pub(crate) use medium::{Loaded, Medium, Note, Record, Slot};
 pub use options::{Discard, FailedFull, FailedOptions, FailedPage, FailedQuery, FailedStats, ListOrder};
 pub use requeue::{RequeueError, Requeued};
 use state::{Known, State, Want};

@@ -4,7 +4,7 @@
 //! loses whatever was not synced. [`OsFileSystem`] is the real one.
 
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -37,6 +37,17 @@ pub trait FileSystem: Send + Sync + fmt::Debug + 'static {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>>;
     /// The size of the file system that holds a path.
     fn space(&self, path: &Path) -> io::Result<Space>;
+    /// What kind of file system holds a path.
+    fn kind(&self, path: &Path) -> io::Result<FsKind> {
+        let _ = path;
+        Ok(FsKind::InPlace)
+    }
+    /// Reads a stretch of a file from the device, past whatever the operating system keeps of it in memory; fewer
+    /// bytes only at the end of the file. `Unsupported` where that cannot be had.
+    fn read_uncached(&self, path: &Path, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let _ = (path, offset, length);
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// An open file. Positions are bytes from its start.
@@ -45,6 +56,15 @@ pub trait File: Send + Sync + fmt::Debug {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes the whole buffer. After an error any part of it may have been written.
     fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()>;
+    /// Writes several buffers as one stretch. After an error any part of it may have been written.
+    fn write_vectored_at(&self, buffers: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let mut at = offset;
+        for buffer in buffers {
+            self.write_at(buffer, at)?;
+            at += buffer.len() as u64;
+        }
+        Ok(())
+    }
     /// Makes what was written, and the length, durable. After an error the state of the pages is unknown.
     fn sync(&self) -> io::Result<()>;
     /// Cuts or extends the file.
@@ -78,6 +98,19 @@ pub struct Stat {
     pub bytes: u64,
     /// When its content last changed.
     pub modified: std::time::SystemTime,
+}
+
+/// What matters of a file system's kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FsKind {
+    /// Bytes that are written again are written where they were: preparing a file saves work later.
+    InPlace,
+    /// Every write goes to a new place, so preparing a file saves nothing.
+    CopyOnWrite,
+    /// It is in memory: nothing on it survives a loss of power.
+    Memory,
+    /// It is on another machine, whose promises about a sync are its own.
+    Network,
 }
 
 /// The size of a file system in bytes.

@@ -1,12 +1,12 @@
 //! The operating system's file system (Linux; other Unixes are not tried).
 
 use std::fs::{self, OpenOptions};
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{DirEntry, File, FileSystem, Lock, Space, Stat};
+use super::{DirEntry, File, FileSystem, FsKind, Lock, Space, Stat};
 
 /// The real disk.
 #[derive(Debug, Clone, Copy, Default)]
@@ -80,7 +80,50 @@ impl FileSystem for OsFileSystem {
             available: stat.f_bavail.saturating_mul(stat.f_frsize),
         })
     }
+
+    #[cfg(target_os = "linux")]
+    fn kind(&self, path: &Path) -> io::Result<FsKind> {
+        // The magic numbers of statfs(2).
+        Ok(match rustix::fs::statfs(path)?.f_type as u32 {
+            // btrfs, ZFS, bcachefs, overlay over whatever.
+            0x9123_683E | 0x2FC1_2FC1 | 0xCA45_1A4E => FsKind::CopyOnWrite,
+            // tmpfs, ramfs.
+            0x0102_1994 | 0x8584_58F6 => FsKind::Memory,
+            // NFS, SMB, CIFS, SMB2, Ceph, AFS, 9P.
+            0x6969 | 0x517B | 0xFF53_4D42 | 0xFE53_4D42 | 0x00C3_6400 | 0x5346_414F | 0x0102_1997 => {
+                FsKind::Network
+            }
+            _ => FsKind::InPlace,
+        })
+    }
+
+    #[cfg(target_os = "linux")]
+    fn read_uncached(&self, path: &Path, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let (start, end) = (offset / ALIGN * ALIGN, (offset + length as u64).next_multiple_of(ALIGN));
+        let aligned = (end - start) as usize;
+        let mut memory = vec![0; aligned + ALIGN as usize];
+        let from = memory.as_ptr().align_offset(ALIGN as usize);
+        let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+        let read = match OpenOptions::new().read(true).custom_flags(direct).open(path) {
+            Ok(file) => File::read_at(&file, &mut memory[from..from + aligned], start)?,
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                let file = fs::File::open(path)?;
+                let whole = std::num::NonZeroU64::new(end - start);
+                rustix::fs::fadvise(&file, start, whole, rustix::fs::Advice::DontNeed)?;
+                File::read_at(&file, &mut memory[from..from + aligned], start)?
+            }
+            Err(error) => return Err(error),
+        };
+        let skip = (offset - start) as usize;
+        let there = read.saturating_sub(skip).min(length);
+        Ok(memory[from + skip..from + skip + there].to_vec())
+    }
 }
+
+/// What direct reads are aligned to: the largest block of any disk.
+const ALIGN: u64 = 4096;
+/// Buffers that one call takes (`IOV_MAX`).
+const BUFFERS_MAX: usize = 1024;
 
 #[derive(Debug)]
 struct OsLock {
@@ -105,6 +148,23 @@ impl File for fs::File {
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {
         FileExt::write_all_at(self, buffer, offset)
+    }
+
+    fn write_vectored_at(&self, buffers: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let (mut rest, mut at) = (buffers, offset);
+        while !rest.is_empty() {
+            let some = rest.len().min(BUFFERS_MAX);
+            match rustix::io::pwritev(self, &rest[..some], at) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    at += written as u64;
+                    IoSlice::advance_slices(&mut rest, written);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -323,6 +323,15 @@ impl FileSystem for SimFileSystem {
         let total = disk.capacity.unwrap_or(1 << 40);
         Ok(Space { total, available: total.saturating_sub(disk.used()) })
     }
+
+    fn read_uncached(&self, path: &Path, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+        let mut disk = SimFileSystem::lock(self);
+        disk.call()?;
+        let id = *disk.names.get(path).ok_or(io::ErrorKind::NotFound)?;
+        let durable = &disk.file(id)?.durable;
+        let start = (offset as usize).min(durable.len());
+        Ok(durable[start..(start + length).min(durable.len())].to_vec())
+    }
 }
 
 impl File for SimHandle {
@@ -334,6 +343,11 @@ impl File for SimHandle {
         let read = buffer.len().min(file.live.len() - start);
         buffer[..read].copy_from_slice(&file.live[start..start + read]);
         Ok(read)
+    }
+
+    fn write_vectored_at(&self, buffers: &mut [std::io::IoSlice<'_>], offset: u64) -> io::Result<()> {
+        let all: Vec<u8> = buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
+        self.write_at(&all, offset)
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {

@@ -137,7 +137,7 @@ fn list(fs: Arc<dyn FileSystem>, dir: &Path, product: Product) -> Result<Source,
 
 impl Source {
     /// Whose it is.
-    pub fn product(&self) -> Product {
+    pub fn made_by(&self) -> Product {
         self.product
     }
 

@@ -91,7 +91,7 @@ async fn run(
     progress: &mut (dyn FnMut(Progress) + Send),
     report: &mut ImportReport,
 ) -> Result<(), ImportFailure> {
-    let (files, product) = (source.len(), source.product());
+    let (files, product) = (source.len(), source.made_by());
     let dir = data.join("import");
     let name = format!("{}.taken", crate::spool::names::directory(target));
     let mut taken = blocking(move || Taken::open(&*fs, &dir, &name)).await??;

@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes};
 use outhaul_event::wire::{Reader, put_bytes, put_varint};
 use outhaul_event::{DecodeError, TargetName};
 
-use crate::journal::format::{put_retry, put_runs, read_retry, read_runs};
+use crate::journal::format::{put_retry, put_runs, put_sequences, read_retry, read_runs, read_sequences};
 use crate::log::RetryState;
 use crate::queue::{Queues, Runs};
 
@@ -24,19 +24,34 @@ pub(crate) struct Checkpoint {
     pub(crate) base: u64,
     pub(crate) epoch: u64,
     pub(crate) next_sequence: u64,
-    /// The segments that were alive, this one not included.
-    pub(crate) segments: Vec<u64>,
+    /// The segments in which something waited, this one not included. Version 0 says no more than their numbers.
+    pub(crate) segments: Vec<Listed>,
     pub(crate) queues: Vec<CheckpointQueue>,
     pub(crate) input: Option<InputState>,
 }
 
+/// A segment as a checkpoint lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) number: u64,
+    pub(crate) first_sequence: u64,
+    pub(crate) end_sequence: u64,
+    /// Where its valid bytes end; 0 is unknown.
+    pub(crate) end: u64,
+    /// What waited in it, over all queues: to say what is lost when the file is.
+    pub(crate) waiting: u64,
+}
+
 #[derive(Debug)]
 pub(crate) struct CheckpointQueue {
-    pub(crate) name: TargetName,
+    /// None for one that was removed.
+    pub(crate) name: Option<TargetName>,
     pub(crate) label: String,
     pub(crate) last: u64,
     pub(crate) settled: Runs,
     pub(crate) retries: BTreeMap<u64, RetryState>,
+    pub(crate) crashes: BTreeMap<u64, u32>,
+    pub(crate) in_flight: Vec<u64>,
 }
 
 impl Checkpoint {
@@ -45,12 +60,16 @@ impl Checkpoint {
         for field in [self.number, self.base, self.epoch, self.next_sequence, self.segments.len() as u64] {
             put_varint(out, field);
         }
-        for &number in &self.segments {
-            put_varint(out, number);
+        for listed in &self.segments {
+            for field in
+                [listed.number, listed.first_sequence, listed.end_sequence, listed.end, listed.waiting]
+            {
+                put_varint(out, field);
+            }
         }
         put_varint(out, queues.len() as u64);
         for (_, queue) in queues.iter() {
-            put_bytes(out, queue.name.as_str().as_bytes());
+            put_bytes(out, if queue.removed { b"" } else { queue.name.as_str().as_bytes() });
             put_bytes(out, queue.label.as_bytes());
             put_varint(out, queue.last);
             put_runs(out, &queue.settled);
@@ -58,6 +77,12 @@ impl Checkpoint {
             for (&sequence, &state) in &queue.retries {
                 put_retry(out, sequence, state);
             }
+            put_varint(out, queue.crashes.len() as u64);
+            for (&sequence, &count) in &queue.crashes {
+                put_varint(out, sequence);
+                put_varint(out, count.into());
+            }
+            put_sequences(out, &queue.in_flight);
         }
         match &self.input {
             None => out.put_u8(0),
@@ -69,7 +94,7 @@ impl Checkpoint {
         }
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+    pub(crate) fn decode(bytes: &[u8], format: u32) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);
         let mut checkpoint = Self {
             number: reader.varint()?,
@@ -79,10 +104,10 @@ impl Checkpoint {
             ..Self::default()
         };
         for _ in 0..reader.varint()? {
-            checkpoint.segments.push(reader.varint()?);
+            checkpoint.segments.push(Listed::decode(&mut reader, format)?);
         }
         for _ in 0..reader.varint()? {
-            checkpoint.queues.push(CheckpointQueue::decode(&mut reader)?);
+            checkpoint.queues.push(CheckpointQueue::decode(&mut reader, format)?);
         }
         if reader.u8()? == 1 {
             let note = Bytes::copy_from_slice(reader.bytes()?);
@@ -92,10 +117,25 @@ impl Checkpoint {
     }
 }
 
+impl Listed {
+    fn decode(reader: &mut Reader<'_>, format: u32) -> Result<Self, DecodeError> {
+        let number = reader.varint()?;
+        if format == 0 {
+            return Ok(Self { number, first_sequence: 0, end_sequence: 0, end: 0, waiting: 0 });
+        }
+        let mut field = || reader.varint();
+        let (first_sequence, end_sequence, end, waiting) = (field()?, field()?, field()?, field()?);
+        Ok(Self { number, first_sequence, end_sequence, end, waiting })
+    }
+}
+
 impl CheckpointQueue {
-    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    fn decode(reader: &mut Reader<'_>, format: u32) -> Result<Self, DecodeError> {
         let at = reader.position();
-        let name = TargetName::new(reader.string()?).map_err(|_| DecodeError::Impossible(at))?;
+        let name = match reader.string()? {
+            "" => None,
+            name => Some(TargetName::new(name).map_err(|_| DecodeError::Impossible(at))?),
+        };
         let label = reader.string()?.to_owned();
         let (last, settled) = (reader.varint()?, read_runs(reader)?);
         let mut retries = BTreeMap::new();
@@ -103,6 +143,14 @@ impl CheckpointQueue {
             let (sequence, state) = read_retry(reader)?;
             retries.insert(sequence, state);
         }
-        Ok(Self { name, label, last, settled, retries })
+        let (mut crashes, mut in_flight) = (BTreeMap::new(), Vec::new());
+        if format > 0 {
+            for _ in 0..reader.varint()? {
+                let sequence = reader.varint()?;
+                crashes.insert(sequence, u32::try_from(reader.varint()?).unwrap_or(u32::MAX));
+            }
+            in_flight = read_sequences(reader)?;
+        }
+        Ok(Self { name, label, last, settled, retries, crashes, in_flight })
     }
 }

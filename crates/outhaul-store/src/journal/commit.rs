@@ -1,26 +1,23 @@
 //! A round of the commit: everything that waits becomes one batch, one write, one sync.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use outhaul_event::wire::put_varint;
-use tokio::sync::oneshot;
 
-use super::checkpoint::{Checkpoint, InputState};
-use super::format::{
-    BatchBuilder, EventRecord, FLAG_CLEAN, Kind, SegmentHeader, put_queue, put_retry, put_runs, to_millis,
-};
+use super::checkpoint::InputState;
+use super::format::{BatchBuilder, FLAG_CLEAN, Kind, Mark, put_queue, put_retry, put_runs, put_sequences};
 use super::segment::Segment;
+use super::turn::{AppendReply, Call, Encoded, UnitReply};
 use super::{Shared, lock};
 use crate::error::{AppendError, StoreError, is_full};
 use crate::fs::File;
-use crate::log::{Admission, Origin, Receipt};
+use crate::log::{Admission, Durability, Receipt};
 use crate::queue::{QueueId, Queues, Runs, Unwritten};
 
-/// Calls are taken into one batch until they have this many bytes.
-const BATCH_BYTES_MAX: u64 = 1 << 20;
 /// The file in the log's directory whose space is held back.
 pub(super) const RESERVE: &str = "reserve";
 /// How long settlements wait after the disk was full.
@@ -29,61 +26,67 @@ const FULL_BACKOFF: Duration = Duration::from_secs(1);
 /// The writing end of the log; whoever has it is its only writer.
 #[derive(Debug)]
 pub(super) struct Core {
-    active: Option<Active>,
-    next_sequence: u64,
-    next_number: u64,
-    next_base: u64,
+    pub(super) active: Option<Active>,
+    pub(super) next_sequence: u64,
+    pub(super) next_number: u64,
+    pub(super) next_base: u64,
     /// Per queue the newest sequence that was given out.
     last: Vec<u64>,
     /// The epoch that was written down.
-    epoch: u64,
-    builder: BatchBuilder,
+    pub(super) epoch: u64,
+    pub(super) builder: BatchBuilder,
     buffer: Vec<u8>,
     /// The disk was full, or the reserve is not there.
-    starved: bool,
+    pub(super) starved: bool,
     closed: bool,
 }
 
 #[derive(Debug)]
-struct Active {
-    file: Arc<dyn File>,
-    salt: u64,
-    base: u64,
-    /// Where the next batch goes; everything before it is durable.
-    offset: u64,
+pub(super) struct Active {
+    pub(super) file: Arc<dyn File>,
+    pub(super) salt: u64,
+    pub(super) base: u64,
+    /// Where the next batch goes.
+    pub(super) offset: u64,
+    /// Everything before this is durable.
+    pub(super) synced: u64,
     /// Where the first batch after the checkpoint starts.
-    start: u64,
+    pub(super) start: u64,
+    /// A segment is left when it would become longer.
+    pub(super) capacity: u64,
+    /// The next file has been asked for.
+    pub(super) prepared: bool,
 }
 
 /// What one round took from the queue of calls, to be answered at its end.
 #[derive(Default)]
-struct Taken {
+pub(super) struct Taken {
     answers: Vec<Answer>,
     events: Vec<EventDone>,
-    inputs: Vec<(Bytes, oneshot::Sender<Result<(), StoreError>>)>,
-    flushes: Vec<oneshot::Sender<Result<(), StoreError>>>,
+    bodies: Vec<Vec<u8>>,
+    inputs: Vec<(Bytes, UnitReply)>,
+    flushes: Vec<UnitReply>,
     unwritten: Vec<(QueueId, Unwritten)>,
     positions: Runs,
+    dead: Vec<Segment>,
 }
 
 struct Answer {
     results: Vec<Result<Receipt, AppendError>>,
     /// Which results stand for written events.
     written: Vec<usize>,
-    /// Their reservations, kept until the entries count themselves.
-    admissions: Vec<Admission>,
-    reply: oneshot::Sender<Vec<Result<Receipt, AppendError>>>,
+    reply: AppendReply,
 }
 
 struct EventDone {
     sequence: u64,
     length: u64,
-    origin: Origin,
-    queues: Vec<QueueId>,
+    /// Holds the room until the entry counts itself.
+    admission: Admission,
 }
 
 /// Why a batch is not on disk.
-enum WriteFailure {
+pub(super) enum WriteFailure {
     /// The disk is full; the file is as it was.
     Full,
     /// No new segment could be started; nothing of the batch was written.
@@ -120,9 +123,11 @@ impl Core {
 impl Shared {
     /// Writes whatever waits. `idle`: nothing came for a while, so a batch may say that all is durable.
     pub(super) fn round(&self, core: &mut Core, idle: bool) {
-        let (mut taken, calls, dead) = self.take(core);
-        if self.alive_in_round().is_err() || core.closed {
-            let error = self.alive_in_round().err().unwrap_or(StoreError::Closed);
+        let began = Instant::now();
+        let sync = self.must_sync(idle, began);
+        let (mut taken, calls) = self.take(core, sync);
+        if self.writable().is_err() || core.closed {
+            let error = self.writable().err().unwrap_or(StoreError::Closed);
             refuse(taken, calls, &error);
             return;
         }
@@ -138,20 +143,20 @@ impl Shared {
             taken.answers.push(answer);
         }
         let marked = lock(&self.inner).marked;
-        if core.builder.is_empty() && (!idle || marked) {
-            self.publish(taken, None, &dead);
-            return;
-        }
-        let mut written = self.write_batch(core, first_sequence, 0);
+        let nothing = core.builder.is_empty() && (!idle || marked);
+        let mut written = match nothing {
+            true => self.sync_only(core, sync).map(|()| None),
+            false => self.write_batch(core, first_sequence, 0, sync, &taken.bodies).map(Some),
+        };
         if matches!(written, Err(WriteFailure::Full)) {
             core.starved = true;
             // What is held back is for whatever is no event.
-            if taken.events.is_empty() && self.release_reserve() {
-                written = self.write_batch(core, first_sequence, 0);
+            if taken.events.is_empty() && self.release_space() {
+                written = self.write_batch(core, first_sequence, 0, sync, &taken.bodies).map(Some);
             }
         }
         match written {
-            Ok(offset) => self.publish(taken, Some((first_sequence, offset, core)), &dead),
+            Ok(offset) => self.publish(core, taken, offset.map(|at| (first_sequence, at)), began, sync),
             Err(WriteFailure::Full) => {
                 self.take_back(core, first_sequence);
                 let source = Arc::new(io::ErrorKind::StorageFull.into());
@@ -163,17 +168,28 @@ impl Shared {
                 self.put_back(taken, || AppendError::Store(error.clone()), &error);
             }
             Err(WriteFailure::Unknown(reason)) => {
-                self.fail(&reason);
-                let reason: Arc<str> = reason.into();
-                taken.fail(
-                    || AppendError::Unknown(Arc::clone(&reason)),
-                    &StoreError::Failed(Arc::clone(&reason)),
+                let answer: Arc<str> = reason.as_str().into();
+                self.put_back(
+                    taken,
+                    || AppendError::Unknown(Arc::clone(&answer)),
+                    &StoreError::Failed(Arc::clone(&answer)),
                 );
+                self.heal(core, &reason);
             }
         }
     }
 
-    fn alive_in_round(&self) -> Result<(), StoreError> {
+    fn must_sync(&self, idle: bool, now: Instant) -> bool {
+        let inner = lock(&self.inner);
+        let asked = idle || inner.closing || !inner.flushes.is_empty() || !inner.input_calls.is_empty();
+        match self.options.durability {
+            Durability::Synced => true,
+            Durability::Interval(every) => asked || inner.unsynced_since.is_some_and(|at| at + every <= now),
+            Durability::Buffered => asked,
+        }
+    }
+
+    fn writable(&self) -> Result<(), StoreError> {
         if self.options.read_only {
             return Err(StoreError::Closed);
         }
@@ -181,35 +197,33 @@ impl Shared {
     }
 
     /// Takes what waits, and the segments that may go once this round is durable.
-    fn take(&self, core: &Core) -> (Taken, Vec<super::Call>, Vec<Segment>) {
+    fn take(&self, core: &Core, sync: bool) -> (Taken, Vec<Call>) {
         let mut inner = lock(&self.inner);
-        let mut taken = Taken::default();
-        let mut bytes = 0;
-        let mut calls = std::mem::take(&mut inner.calls);
-        let fits = calls.iter().take_while(|call| {
-            let fits = bytes < BATCH_BYTES_MAX;
-            bytes += call.size();
-            fits
-        });
-        let fits = fits.count();
-        inner.calls = calls.split_off(fits);
-        taken.inputs = std::mem::take(&mut inner.input_calls);
+        let calls = inner.take_calls();
+        let mut taken = Taken { inputs: inner.take_inputs(), ..Taken::default() };
         // A flush covers the settlements before it; those are all taken in this round.
-        taken.flushes = std::mem::take(&mut inner.flushes);
+        taken.flushes = inner.take_flushes();
         inner.unwritten_since = None;
         inner.not_before = None;
         // Without an active segment the newest checkpoint is in a sealed one.
-        let dead = if core.active.is_some() { inner.finished() } else { Vec::new() };
+        if core.active.is_some() && sync {
+            let sealed = inner.segments.len().saturating_sub(1);
+            let dead = inner.segments[..sealed].iter_mut();
+            for segment in dead.filter(|segment| segment.unsettled() == 0 && !segment.going) {
+                segment.going = true;
+                taken.dead.push(segment.clone());
+            }
+        }
         let mut queues = self.queues.lock();
-        for (id, queue) in queues.iter_mut().filter(|(_, queue)| !queue.unwritten.is_empty()) {
+        for (id, queue) in queues.iter_mut().filter(|(_, queue)| queue.unwritten.any()) {
             taken.unwritten.push((id, std::mem::take(&mut queue.unwritten)));
         }
-        (taken, calls, dead)
+        (taken, calls)
     }
 
     /// Records that are no events, in front of them: an event's queue is known before it.
     fn add_control(&self, core: &mut Core, taken: &mut Taken) {
-        let epoch = self.epoch.load(std::sync::atomic::Ordering::Acquire);
+        let epoch = self.epoch.load(Ordering::Acquire);
         if core.epoch != epoch {
             core.builder.add(Kind::Epoch, |out| put_varint(out, epoch));
             core.epoch = epoch;
@@ -217,103 +231,105 @@ impl Shared {
         let queues = self.queues.lock();
         for (id, unwritten) in &taken.unwritten {
             let queue = queues.get(*id);
-            if unwritten.declaration {
+            if unwritten.declaration && !queue.removed {
                 core.builder.add(Kind::Queue, |out| put_queue(out, *id, queue.name.as_str(), &queue.label));
             }
+            let id = u64::from(*id);
             if !unwritten.settled.is_empty() {
                 core.builder.add(Kind::Settled, |out| {
-                    put_varint(out, (*id).into());
+                    put_varint(out, id);
                     put_runs(out, &unwritten.settled);
                 });
             }
             for (&sequence, &state) in &unwritten.retries {
                 core.builder.add(Kind::Retry, |out| {
-                    put_varint(out, (*id).into());
+                    put_varint(out, id);
                     put_retry(out, sequence, state);
+                });
+            }
+            if unwritten.in_flight {
+                core.builder.add(Kind::InFlight, |out| {
+                    put_varint(out, id);
+                    put_sequences(out, &queue.in_flight);
+                });
+            }
+            if unwritten.removal {
+                core.builder.add(Kind::Dropped, |out| {
+                    put_varint(out, id);
+                    put_varint(out, queue.last);
                 });
             }
         }
         for (note, _) in &taken.inputs {
             core.builder.add(Kind::Input, |out| out.extend_from_slice(note));
         }
+        if !taken.dead.is_empty() {
+            let all = taken
+                .dead
+                .iter()
+                .flat_map(|segment| [segment.number].into_iter().chain(segment.replaces.iter().copied()));
+            let numbers: Vec<u64> = all.collect();
+            core.builder.add(Kind::Removed, |out| put_sequences(out, &numbers));
+        }
     }
 
-    fn add_call(&self, core: &mut Core, call: super::Call, taken: &mut Taken) -> Answer {
-        let mut answer = Answer {
-            results: Vec::with_capacity(call.admissions.len()),
-            written: Vec::new(),
-            admissions: Vec::with_capacity(call.admissions.len()),
-            reply: call.reply,
-        };
-        let admitted_ms = to_millis(SystemTime::now());
-        for admission in call.admissions {
-            let result = admission.map(|admission| {
-                let receipt = self.add_event(core, &admission, admitted_ms, taken);
+    fn add_call(&self, core: &mut Core, call: Call, taken: &mut Taken) -> Answer {
+        let mut results = Vec::with_capacity(call.events.len());
+        let mut written = Vec::with_capacity(call.events.len());
+        for event in call.events {
+            let result = event.map(|event| {
+                let receipt = self.add_event(core, event, taken);
                 if receipt.sequence > 0 {
-                    answer.written.push(answer.results.len());
-                    answer.admissions.push(admission);
+                    written.push(results.len());
                 }
                 receipt
             });
-            answer.results.push(result);
+            results.push(result);
         }
-        answer
+        Answer { results, written, reply: call.reply }
     }
 
-    fn add_event(
-        &self,
-        core: &mut Core,
-        admission: &Admission,
-        admitted_ms: u64,
-        taken: &mut Taken,
-    ) -> Receipt {
-        let dedup_id = admission.dedup_id;
-        let held = admission.held.as_deref();
-        let granted = held.map_or(&[][..], |held| &held.granted);
-        let shed = held.map_or(&[][..], |held| &held.shed);
-        let (targets, shed) = {
-            let queues = self.queues.lock();
-            (queues.names(granted), queues.names(shed))
-        };
-        let mut receipt = Receipt { sequence: 0, dedup_id, targets, shed, durable: true };
+    fn add_event(&self, core: &mut Core, event: Encoded, taken: &mut Taken) -> Receipt {
+        let Encoded { admission, body, crc } = event;
+        let (targets, shed) = admission.outcome(&self.queues);
+        let durable = self.options.durability == Durability::Synced;
+        let mut receipt = Receipt { sequence: 0, dedup_id: admission.dedup_id, targets, shed, durable };
+        let granted = admission.granted();
         if granted.is_empty() && admission.position.is_none() {
             return receipt;
         }
         let sequence = core.next_sequence;
         core.next_sequence += 1;
-        let gaps: Vec<_> = granted
+        let gaps: super::format::Targets = granted
             .iter()
             .map(|&id| (id, sequence - std::mem::replace(core.last_mut(id), sequence)))
             .collect();
-        let record = EventRecord {
-            dedup_id,
-            admitted_ms,
-            position: admission.position,
-            requeue_of: match admission.origin {
-                Origin::Requeue(sequence) => Some(sequence),
-                Origin::Producer | Origin::Import => None,
-            },
-            attachment: &admission.attachment,
-            event: &admission.event,
-        };
-        let length = core.builder.add_event(&record, &gaps) as u64;
+        core.builder.add_event(body.len(), crc, &gaps);
         if let Some(position) = admission.position {
             taken.positions.insert(position, position);
         }
-        taken.events.push(EventDone { sequence, length, origin: admission.origin, queues: granted.to_vec() });
+        taken.events.push(EventDone { sequence, length: body.len() as u64, admission });
+        taken.bodies.push(body);
         receipt.sequence = sequence;
         receipt
     }
 
-    /// Writes and syncs the collected batch, in a new segment if the active one is full; returns where it went.
-    fn write_batch(&self, core: &mut Core, first_sequence: u64, flags: u32) -> Result<u64, WriteFailure> {
+    /// Writes the collected batch, and syncs it if asked, in a new segment if the active one is full; returns where
+    /// it went.
+    fn write_batch(
+        &self,
+        core: &mut Core,
+        first_sequence: u64,
+        flags: u32,
+        sync: bool,
+        bodies: &[Vec<u8>],
+    ) -> Result<u64, WriteFailure> {
         let length = core.builder.length();
-        let max = self.options.segment_bytes_max;
-        let full = core
-            .active
-            .as_ref()
-            .is_none_or(|active| active.offset > active.start && active.offset.saturating_add(length) > max);
+        let full = core.active.as_ref().is_none_or(|active| {
+            active.offset > active.start && active.offset.saturating_add(length) > active.capacity
+        });
         if full {
+            self.sync_only(core, true)?;
             self.start_segment(core, first_sequence).map_err(|error| match error {
                 error if error.is_disk_full() => WriteFailure::Full,
                 error => WriteFailure::NotBegun(error),
@@ -321,170 +337,83 @@ impl Shared {
         }
         let Core { active, builder, buffer, .. } = core;
         let Some(active) = active else { return Err(WriteFailure::Unknown("no segment is open".to_owned())) };
+        let (salt, synced_to) = (active.salt, active.base + active.synced);
+        let mark = Mark { salt, synced_to, first_sequence, flags };
         buffer.clear();
-        builder.finish(active.salt, active.base + active.offset, first_sequence, flags, buffer);
+        let all = bodies.iter().map(Vec::as_slice);
+        let packed = self.options.compress && builder.compressed(mark, all.clone(), buffer);
+        if !packed {
+            builder.head(mark, buffer);
+        }
+        let rest = all.filter(|_| !packed).map(IoSlice::new);
+        let mut slices: Vec<_> = std::iter::once(IoSlice::new(buffer)).chain(rest).collect();
+        let written: usize = slices.iter().map(|slice| slice.len()).sum();
         let offset = active.offset;
-        if let Err(error) = active.file.write_at(buffer, offset) {
-            return Err(cut_back(&*active.file, offset, &error));
+        if let Err(error) = active.file.write_vectored_at(&mut slices, offset) {
+            // What was written of it is no batch: the next one goes over it.
+            return Err(match is_full(&error) {
+                true => WriteFailure::Full,
+                false => WriteFailure::Unknown(format!("a write failed: {error}")),
+            });
         }
-        if let Err(error) = active.file.sync() {
-            return Err(WriteFailure::Unknown(format!("the disk did not confirm a write: {error}")));
-        }
-        active.offset += buffer.len() as u64;
-        Ok(offset)
+        active.offset += written as u64;
+        self.sync_only(core, sync).map(|()| offset)
     }
 
-    /// Starts the first segment of this life of the log. Where the disk is full even for that, the log can be read and
-    /// delivered, and a later round tries again.
-    pub(super) fn start(&self) -> Result<(), StoreError> {
-        let mut core = lock(&self.core);
-        let first_sequence = core.next_sequence;
-        match self.start_segment_for_sure(&mut core, first_sequence) {
-            Err(error) if error.is_disk_full() && !lock(&self.inner).segments.is_empty() => {
-                core.starved = true
+    /// Makes what was written durable.
+    pub(super) fn sync_only(&self, core: &mut Core, sync: bool) -> Result<(), WriteFailure> {
+        let Some(active) = core.active.as_mut().filter(|active| sync && active.synced < active.offset) else {
+            return Ok(());
+        };
+        match active.file.sync() {
+            Ok(()) => {
+                active.synced = active.offset;
+                Ok(())
             }
-            started => {
-                started?;
-                self.remove_dead();
-                core.starved = !self.hold_reserve();
-            }
-        }
-        Ok(())
-    }
-
-    /// Starts a segment, with what is held back if need be.
-    fn start_segment_for_sure(&self, core: &mut Core, first_sequence: u64) -> Result<(), StoreError> {
-        match self.start_segment(core, first_sequence) {
-            Err(error) if error.is_disk_full() && self.release_reserve() => {
-                core.starved = true;
-                self.start_segment(core, first_sequence)
-            }
-            started => started,
+            Err(error) => Err(WriteFailure::Unknown(format!("the disk did not confirm a write: {error}"))),
         }
     }
 
-    /// On a disk that was full: whether there is room again, or can be made by giving up a segment in which nothing
-    /// waits.
-    fn find_space(&self, core: &mut Core) -> bool {
-        let finished = core.active.as_ref().is_none_or(|active| {
-            let inner = lock(&self.inner);
-            active.offset > active.start
-                && inner.segments.last().is_some_and(|segment| segment.unsettled == 0)
-        });
-        let first_sequence = core.next_sequence;
-        if finished && self.start_segment_for_sure(core, first_sequence).is_ok() {
-            self.remove_dead();
-        }
-        core.starved = core.active.is_none() || !self.hold_reserve();
-        !core.starved
-    }
-
-    fn refuse_full(&self, calls: Vec<super::Call>) -> Vec<super::Call> {
+    fn refuse_full(&self, calls: Vec<Call>) -> Vec<Call> {
         for call in calls {
-            let full = |admission: Result<Admission, AppendError>| {
-                Err(admission.err().unwrap_or_else(|| AppendError::DiskFull(self.dir.clone())))
+            let full = |event: Result<Encoded, AppendError>| {
+                Err(event.err().unwrap_or_else(|| AppendError::DiskFull(self.dir.clone())))
             };
-            call.reply.send(call.admissions.into_iter().map(full).collect()).unwrap_or_default();
+            call.reply.send(call.events.into_iter().map(full).collect());
         }
         Vec::new()
     }
 
-    /// Gives the space up that is held back; false if there is none.
-    fn release_reserve(&self) -> bool {
-        self.fs.remove(&self.dir.join(RESERVE)).is_ok()
-    }
-
-    /// Holds space back, if it is not yet; false if there is none.
-    fn hold_reserve(&self) -> bool {
-        let (path, length) = (self.dir.join(RESERVE), self.options.reserve_bytes);
-        if self.fs.open(&path, false).and_then(|file| file.len()).is_ok_and(|there| there == length) {
-            return true;
-        }
-        let hold = || {
-            match self.fs.remove(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-            let file = self.fs.create(&path)?;
-            file.write_at(&vec![0; usize::try_from(length).unwrap_or(0)], 0)?;
-            file.sync()
-        };
-        let held: io::Result<()> = hold();
-        if held.is_err() {
-            // A part of it is of no use to anybody.
-            self.release_reserve();
-        }
-        held.is_ok()
-    }
-
-    /// Seals the active segment and starts the next one with a checkpoint.
-    fn start_segment(&self, core: &mut Core, first_sequence: u64) -> Result<(), StoreError> {
-        let number = core.next_number;
-        let base = core.active.as_ref().map_or(core.next_base, |active| active.base + active.offset);
-        let salt = uuid::Uuid::new_v4().as_u64_pair().0;
-        let (segment, checkpoint) = {
-            let inner = lock(&self.inner);
-            let checkpoint = Checkpoint {
-                number,
-                base,
-                epoch: self.epoch.load(std::sync::atomic::Ordering::Acquire),
-                next_sequence: first_sequence,
-                segments: inner.segments.iter().map(|segment| segment.number).collect(),
-                queues: Vec::new(),
-                input: inner.input.clone(),
-            };
-            let end_sequence = first_sequence;
-            (Segment { number, salt, base, first_sequence, end_sequence, ..Segment::default() }, checkpoint)
-        };
-        let mut builder = BatchBuilder::default();
-        {
-            let queues = self.queues.lock();
-            builder.add(Kind::Checkpoint, |out| checkpoint.encode(&queues, out));
-        }
-        let header = SegmentHeader { number, salt, base, first_sequence };
-        let mut bytes = header.encode().to_vec();
-        builder.finish(salt, base, first_sequence, 0, &mut bytes);
-        let path = segment.path(&self.dir);
-        // The number is used up even if this fails: a name is never written twice.
-        core.next_number += 1;
-        let file = self.fs.create(&path).map_err(StoreError::io("create", &path))?;
-        let written = file
-            .write_at(&bytes, 0)
-            .and_then(|()| file.sync())
-            .and_then(|()| self.fs.sync_dir(&self.dir))
-            .map_err(StoreError::io("write", &path));
-        if let Err(error) = written {
-            // An unfinished segment is removed at the next open as well.
-            if let Err(error) = self.fs.remove(&path) {
-                tracing::warn!(path = %path.display(), %error, "an unfinished segment could not be removed");
-            }
-            return Err(error);
-        }
-        let offset = bytes.len() as u64;
-        core.active = Some(Active { file, salt, base, offset, start: offset });
-        core.epoch = checkpoint.epoch;
-        let mut inner = lock(&self.inner);
-        // Said once more behind the checkpoint: damage to it takes no queue from its target.
-        for (_, queue) in self.queues.lock().iter_mut() {
-            queue.unwritten.declaration = true;
-        }
-        inner.segments.push(Segment { end: offset, ..segment });
-        Ok(())
-    }
-
-    /// Counts what became durable, and answers.
-    fn publish(&self, taken: Taken, written: Option<(u64, u64, &mut Core)>, dead: &[Segment]) {
+    /// Counts what is in the log, and answers.
+    fn publish(
+        &self,
+        core: &mut Core,
+        taken: Taken,
+        written: Option<(u64, u64)>,
+        began: Instant,
+        sync: bool,
+    ) {
         {
             let mut inner = lock(&self.inner);
-            if let Some((first_sequence, offset, core)) = written {
+            let mut queues = self.queues.lock();
+            if let Some((first_sequence, offset)) = written {
                 inner.marked = core.builder.is_empty();
-                if let Some(segment) = inner.segments.last_mut() {
+                if let (Some(segment), Some(active)) = (inner.segments.last_mut(), &core.active) {
                     segment.index(first_sequence, offset);
                     segment.end_sequence = core.next_sequence;
-                    segment.end = core.active.as_ref().map_or(segment.end, |active| active.offset);
-                    segment.unsettled +=
-                        taken.events.iter().map(|event| event.queues.len() as u64).sum::<u64>();
+                    segment.end = active.offset;
+                    for event in &taken.events {
+                        // A queue may have been removed in the meantime.
+                        let there = event.admission.granted().iter().filter(|&&id| !queues.get(id).removed);
+                        there.for_each(|&id| segment.add(id, 1, event.length));
+                    }
+                    inner.room = active.capacity.saturating_sub(active.offset);
                 }
+            }
+            if sync {
+                inner.unsynced_since = None;
+            } else if written.is_some() {
+                inner.unsynced_since.get_or_insert(began);
             }
             for (note, _) in &taken.inputs {
                 inner.input = Some(InputState { note: note.clone(), admitted: Runs::default() });
@@ -494,27 +423,34 @@ impl Shared {
                     input.admitted.insert(first, last);
                 }
             }
-            let mut queues = self.queues.lock();
             for event in &taken.events {
-                for &id in &event.queues {
-                    queues.get_mut(id).admitted(event.sequence, event.length, event.origin);
-                }
+                queues.admit(&event.admission, event.sequence, event.length);
             }
+            for event in taken.events.iter().rev() {
+                queues.announce(event.admission.granted(), event.sequence);
+            }
+            // A removed queue wants nothing of what came in the meantime.
+            for (id, _) in taken.unwritten.iter().filter(|(_, unwritten)| unwritten.removal) {
+                inner.segments.iter_mut().for_each(|segment| segment.forget(*id));
+            }
+            inner.gather(taken.answers.len(), began.elapsed());
         }
         for answer in taken.answers {
-            drop(answer.admissions);
-            // Nobody waits any more: fine, the event is durable all the same.
-            answer.reply.send(answer.results).unwrap_or_default();
+            answer.reply.send(answer.results);
         }
         for reply in taken.inputs.into_iter().map(|(_, reply)| reply).chain(taken.flushes) {
-            reply.send(Ok(())).unwrap_or_default();
+            reply.send(Ok(()));
         }
-        self.remove(dead);
+        self.upkeep(core, taken.dead);
     }
 
     /// Nothing of a batch was written: its sequences are free again.
     fn take_back(&self, core: &mut Core, first_sequence: u64) {
         core.next_sequence = first_sequence;
+        self.forget_given(core);
+    }
+
+    pub(super) fn forget_given(&self, core: &mut Core) {
         core.last = self.queues.lock().iter().map(|(_, queue)| queue.last).collect();
         // Whatever epoch was in the batch is to be written again.
         core.epoch = 0;
@@ -526,14 +462,12 @@ impl Shared {
         {
             let mut queues = self.queues.lock();
             for (id, unwritten) in std::mem::take(&mut taken.unwritten) {
-                let queue = queues.get_mut(id);
-                queue.unwritten.declaration |= unwritten.declaration;
-                for (first, last) in unwritten.settled.iter() {
-                    queue.unwritten.settled.insert(first, last);
-                }
-                for (sequence, state) in unwritten.retries {
-                    queue.unwritten.retries.entry(sequence).or_insert(state);
-                }
+                queues.get_mut(id).unwritten.put_back(unwritten);
+            }
+        }
+        for segment in &taken.dead {
+            for each in inner.segments.iter_mut().filter(|each| each.number == segment.number) {
+                each.going = false;
             }
         }
         let now = Instant::now();
@@ -543,34 +477,7 @@ impl Shared {
         taken.fail(refused, error);
     }
 
-    /// Removes sealed segments in which nothing waits: a later checkpoint covers them.
-    fn remove(&self, dead: &[Segment]) {
-        if dead.is_empty() {
-            return;
-        }
-        for segment in dead {
-            let path = segment.path(&self.dir);
-            match self.fs.remove(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    // It stays in the list and is tried again with the next round.
-                    tracing::warn!(path = %path.display(), %error, "a finished segment could not be removed");
-                }
-                _ => lock(&self.inner).segments.retain(|each| each.number != segment.number),
-            }
-        }
-        if let Err(error) = self.fs.sync_dir(&self.dir) {
-            // A segment that comes back holds settled entries only.
-            tracing::warn!(dir = %self.dir.display(), %error, "the removal of a segment may not be durable");
-        }
-    }
-
-    /// Removes, after an open, the segments that were finished before.
-    pub(super) fn remove_dead(&self) {
-        let dead = lock(&self.inner).finished();
-        self.remove(&dead);
-    }
-
-    /// The last write of a log that is being closed.
+    /// The last write of a log that is being closed: the state, so that the next open has nothing to work out.
     pub(super) fn finish(&self) -> Result<(), StoreError> {
         let mut core = lock(&self.core);
         if core.closed || self.options.read_only {
@@ -580,50 +487,43 @@ impl Shared {
         while lock(&self.inner).asked() {
             self.round(&mut core, false);
         }
-        self.alive_in_round()?;
+        self.writable()?;
         core.builder.clear();
         let next = core.next_sequence;
-        let marked = self.write_batch(&mut core, next, FLAG_CLEAN);
-        core.closed = true;
-        core.active = None;
-        match marked {
-            Ok(_) => Ok(()),
+        self.add_closing_checkpoint(&mut core);
+        let checkpoint = match self.write_batch(&mut core, next, FLAG_CLEAN, true, &[]) {
+            Ok(offset) => offset,
             // The mark is a courtesy: everything acknowledged is durable without it.
-            Err(WriteFailure::Full | WriteFailure::NotBegun(_)) => Ok(()),
-            Err(WriteFailure::Unknown(reason)) => Err(StoreError::Failed(reason.into())),
-        }
-    }
-}
-
-/// After a write that failed: a full disk is harmless if the file is as long as before.
-fn cut_back(file: &dyn File, offset: u64, error: &io::Error) -> WriteFailure {
-    if is_full(error) {
-        // Synced, or bytes behind the end of a segment that is sealed next would look like damage.
-        match file.set_len(offset).and_then(|()| file.sync()) {
-            Ok(()) => return WriteFailure::Full,
-            Err(cut) => {
-                return WriteFailure::Unknown(format!("the disk is full, and the file cannot be cut: {cut}"));
+            Err(WriteFailure::Full | WriteFailure::NotBegun(_)) => 0,
+            Err(WriteFailure::Unknown(reason)) => {
+                core.closed = true;
+                return Err(StoreError::Failed(reason.into()));
             }
-        }
+        };
+        core.closed = true;
+        self.seal(&mut core, checkpoint);
+        core.active = None;
+        Ok(())
     }
-    WriteFailure::Unknown(format!("a write failed: {error}"))
 }
 
-fn refuse(taken: Taken, calls: Vec<super::Call>, error: &StoreError) {
+fn refuse(taken: Taken, calls: Vec<Call>, error: &StoreError) {
     for call in calls {
-        let results = call.admissions.iter().map(|_| Err(AppendError::Store(error.clone()))).collect();
-        call.reply.send(results).unwrap_or_default();
+        let results = call.events.iter().map(|_| Err(AppendError::Store(error.clone()))).collect();
+        call.reply.send(results);
     }
     taken.fail(|| AppendError::Store(error.clone()), error);
 }
 
 impl Taken {
     fn fail(self, append: impl Fn() -> AppendError, error: &StoreError) {
+        // The room that they held is given back before anybody hears of it.
+        drop(self.events);
         for answer in self.answers {
             answer.fail(&append);
         }
         for reply in self.inputs.into_iter().map(|(_, reply)| reply).chain(self.flushes) {
-            reply.send(Err(error.clone())).unwrap_or_default();
+            reply.send(Err(error.clone()));
         }
     }
 }
@@ -633,13 +533,6 @@ impl Answer {
         for &index in &self.written {
             self.results[index] = Err(error());
         }
-        drop(self.admissions);
-        self.reply.send(self.results).unwrap_or_default();
-    }
-}
-
-impl super::Call {
-    fn size(&self) -> u64 {
-        self.admissions.iter().flatten().map(Admission::size).sum()
+        self.reply.send(self.results);
     }
 }

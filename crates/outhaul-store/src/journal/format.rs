@@ -6,13 +6,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::{BufMut, Bytes};
 use outhaul_event::DedupId;
 use outhaul_event::wire::{Reader, put_bytes, put_varint};
-use outhaul_event::{DecodeError, Event};
+use outhaul_event::{DecodeError, Event, fnv1a64};
+use smallvec::SmallVec;
 
 use crate::log::RetryState;
 use crate::queue::{QueueId, Runs};
 
 /// The version of everything in this file.
-pub(crate) const FORMAT: u32 = 0;
+pub(crate) const FORMAT: u32 = 1;
+/// The oldest version that is read.
+pub(crate) const FORMAT_MIN: u32 = 0;
 pub(crate) const SEGMENT_HEADER: u64 = 64;
 pub(crate) const BATCH_HEADER: usize = 48;
 pub(crate) const BATCH_MAGIC: [u8; 4] = *b"OHB0";
@@ -20,9 +23,14 @@ const SEGMENT_MAGIC: [u8; 8] = *b"OUTHAULJ";
 /// A batch that claims more is no batch: nothing is allocated for it.
 const PART_MAX: u32 = 1 << 28;
 
+/// The segment was made of the waiting entries of older ones, which it replaces.
+const SEGMENT_MERGED: u32 = 1;
+
 /// The first 64 bytes of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
+    pub(crate) format: u32,
+    pub(crate) merged: bool,
     pub(crate) number: u64,
     /// Random for each life of a file: bytes of an earlier life never read as valid.
     pub(crate) salt: u64,
@@ -35,8 +43,8 @@ impl SegmentHeader {
     pub(crate) fn encode(&self) -> [u8; SEGMENT_HEADER as usize] {
         let mut out = Vec::with_capacity(SEGMENT_HEADER as usize);
         out.put_slice(&SEGMENT_MAGIC);
-        out.put_u32_le(FORMAT);
-        out.put_u32_le(0);
+        out.put_u32_le(self.format);
+        out.put_u32_le(u32::from(self.merged) * SEGMENT_MERGED);
         for field in [self.number, self.salt, self.base, self.first_sequence] {
             out.put_u64_le(field);
         }
@@ -53,11 +61,20 @@ impl SegmentHeader {
             return None;
         }
         let mut reader = Reader::new(&head[8..]);
-        if reader.u32().ok()? != FORMAT || reader.u32().ok()? != 0 {
+        let (format, flags) = (reader.u32().ok()?, reader.u32().ok()?);
+        if !(FORMAT_MIN..=FORMAT).contains(&format) || flags & !SEGMENT_MERGED != 0 {
             return None;
         }
+        let merged = flags & SEGMENT_MERGED != 0;
         let mut field = || reader.u64().ok();
-        Some(Self { number: field()?, salt: field()?, base: field()?, first_sequence: field()? })
+        Some(Self {
+            format,
+            merged,
+            number: field()?,
+            salt: field()?,
+            base: field()?,
+            first_sequence: field()?,
+        })
     }
 }
 
@@ -79,6 +96,8 @@ pub(crate) struct BatchHeader {
 pub(crate) const FLAG_HOLE: u32 = 1;
 /// The log was closed in order behind this batch.
 pub(crate) const FLAG_CLEAN: u32 = 2;
+/// The bodies are one Snappy block.
+pub(crate) const FLAG_COMPRESSED: u32 = 4;
 
 impl BatchHeader {
     /// A batch that covers `length` bytes of rubbish.
@@ -160,12 +179,28 @@ pub(crate) enum Kind {
     Checkpoint = 5,
     Input = 6,
     Epoch = 7,
+    /// A segment that goes.
+    Removed = 8,
+    /// An event that was moved out of an older segment.
+    Moved = 9,
+    InFlight = 10,
+    /// A queue that goes.
+    Dropped = 11,
+    /// Which segments this one replaces.
+    Merged = 12,
 }
 
 impl Kind {
     fn decode(byte: u8) -> Option<Self> {
         use Kind::*;
-        [Event, Queue, Settled, Retry, Checkpoint, Input, Epoch].into_iter().find(|kind| *kind as u8 == byte)
+        const ALL: [Kind; 12] = [
+            Event, Queue, Settled, Retry, Checkpoint, Input, Epoch, Removed, Moved, InFlight, Dropped, Merged,
+        ];
+        ALL.into_iter().find(|kind| *kind as u8 == byte)
+    }
+
+    pub(crate) fn is_entry(self) -> bool {
+        matches!(self, Self::Event | Self::Moved)
     }
 }
 
@@ -178,16 +213,23 @@ pub(crate) struct RecordHeader {
     /// Where the body starts, from the start of the batch.
     pub(crate) start: usize,
     pub(crate) length: usize,
-    crc: u32,
+    pub(crate) crc: u32,
     /// Of an event: its queues, each with the distance to the entry before it there.
-    pub(crate) targets: Vec<(QueueId, u64)>,
+    pub(crate) targets: Targets,
 }
+
+pub(crate) type Targets = SmallVec<[(QueueId, u64); 2]>;
 
 impl RecordHeader {
     /// The body, if it is what was written. `batch` starts at the batch.
     pub(crate) fn body<'a>(&self, batch: &'a [u8]) -> Option<&'a [u8]> {
-        let body = batch.get(self.start..self.start + self.length)?;
+        let body = self.raw(batch)?;
         (crc32c::crc32c(body) == self.crc).then_some(body)
+    }
+
+    /// The bytes where the body should be; None if the batch could not be decompressed.
+    pub(crate) fn raw<'a>(&self, batch: &'a [u8]) -> Option<&'a [u8]> {
+        batch.get(self.start..self.start + self.length)
     }
 
     /// The sequence of the entry before this one in a queue; None if it is not in that queue.
@@ -208,36 +250,41 @@ pub(crate) fn records(header: &BatchHeader, batch: &[u8]) -> Result<Vec<RecordHe
         let kind = Kind::decode(reader.u8()?).ok_or(DecodeError::Impossible(at))?;
         let length = reader.varint()? as usize;
         let crc = reader.u32()?;
-        let mut targets = Vec::new();
-        if kind == Kind::Event {
+        let mut targets = Targets::new();
+        if kind == Kind::Moved {
+            sequence = sequence.saturating_add(reader.varint()?);
+        }
+        if kind.is_entry() {
             for _ in 0..reader.varint()? {
                 targets.push((reader.varint()? as QueueId, reader.varint()?));
             }
         }
-        let is_event = kind == Kind::Event;
         records.push(RecordHeader { kind, sequence, start, length, crc, targets });
         start = start.checked_add(length).ok_or(DecodeError::Impossible(at))?;
-        sequence += u64::from(is_event);
+        sequence = sequence.saturating_add(u64::from(kind.is_entry()));
     }
-    if start as u64 != header.length() || !reader.is_at_end() {
+    let whole = header.flags & FLAG_COMPRESSED != 0 || start as u64 == header.length();
+    if !whole || !reader.is_at_end() {
         return Err(DecodeError::Impossible(reader.position()));
     }
     Ok(records)
 }
 
-/// Collects the records of one batch.
+/// Collects the records of one batch: first those that are no entries, whose bodies it keeps, then entries, whose
+/// bodies stay where they are.
 #[derive(Debug, Default)]
 pub(crate) struct BatchBuilder {
     meta: Vec<u8>,
-    body: Vec<u8>,
+    control: Vec<u8>,
+    entry_bytes: usize,
     records: u32,
 }
 
 impl BatchBuilder {
     pub(crate) fn clear(&mut self) {
         self.meta.clear();
-        self.body.clear();
-        self.records = 0;
+        self.control.clear();
+        (self.entry_bytes, self.records) = (0, 0);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -245,55 +292,108 @@ impl BatchBuilder {
     }
 
     pub(crate) fn length(&self) -> u64 {
-        (BATCH_HEADER + self.meta.len() + self.body.len()) as u64
+        (BATCH_HEADER + self.meta.len() + self.control.len() + self.entry_bytes) as u64
     }
 
-    /// Adds a record whose body `write` appends; returns the body's length.
-    pub(crate) fn add(&mut self, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) -> usize {
-        let start = self.body.len();
-        write(&mut self.body);
-        let length = self.body.len() - start;
+    /// Adds a record whose body `write` appends.
+    pub(crate) fn add(&mut self, kind: Kind, write: impl FnOnce(&mut Vec<u8>)) {
+        debug_assert!(self.entry_bytes == 0, "entries come last");
+        let start = self.control.len();
+        write(&mut self.control);
+        let body = &self.control[start..];
+        let (length, crc) = (body.len(), crc32c::crc32c(body));
+        self.put_header(kind, length, crc);
+    }
+
+    /// Adds an event that takes the next sequence.
+    pub(crate) fn add_event(&mut self, length: usize, crc: u32, targets: &[(QueueId, u64)]) {
+        self.put_header(Kind::Event, length, crc);
+        self.put_targets(length, targets);
+    }
+
+    /// Adds an event that keeps its sequence: as many are passed over before it.
+    pub(crate) fn add_moved(&mut self, skipped: u64, record: &RecordHeader, targets: &[(QueueId, u64)]) {
+        self.put_header(Kind::Moved, record.length, record.crc);
+        put_varint(&mut self.meta, skipped);
+        self.put_targets(record.length, targets);
+    }
+
+    fn put_header(&mut self, kind: Kind, length: usize, crc: u32) {
         self.meta.put_u8(kind as u8);
         put_varint(&mut self.meta, length as u64);
-        self.meta.put_u32_le(crc32c::crc32c(&self.body[start..]));
+        self.meta.put_u32_le(crc);
         self.records += 1;
-        length
     }
 
-    /// Adds an event; returns the body's length.
-    pub(crate) fn add_event(&mut self, event: &EventRecord<'_>, targets: &[(QueueId, u64)]) -> usize {
-        let length = self.add(Kind::Event, |out| event.encode(out));
+    fn put_targets(&mut self, length: usize, targets: &[(QueueId, u64)]) {
         put_varint(&mut self.meta, targets.len() as u64);
         for &(queue, gap) in targets {
             put_varint(&mut self.meta, queue.into());
             put_varint(&mut self.meta, gap);
         }
-        length
+        self.entry_bytes += length;
     }
 
-    /// Appends the finished batch to a buffer.
-    pub(crate) fn finish(
-        &self,
-        salt: u64,
-        synced_to: u64,
-        first_sequence: u64,
-        flags: u32,
-        out: &mut Vec<u8>,
-    ) {
-        let header = BatchHeader {
-            salt,
-            synced_to,
-            first_sequence,
-            meta_length: self.meta.len() as u32,
-            body_length: self.body.len() as u32,
-            records: self.records,
-            flags,
-            crc: 0,
-        };
-        out.put_slice(&header.encode(&self.meta));
+    /// Appends everything but the bodies of the entries, which follow it as they are.
+    pub(crate) fn head(&self, mark: Mark, out: &mut Vec<u8>) {
+        let body_length = (self.control.len() + self.entry_bytes) as u32;
+        out.put_slice(&self.header(mark, body_length).encode(&self.meta));
         out.put_slice(&self.meta);
-        out.put_slice(&self.body);
+        out.put_slice(&self.control);
     }
+
+    /// Appends the whole batch, compressed; false, and nothing, if that saves less than an eighth.
+    pub(crate) fn compressed<'a>(
+        &self,
+        mark: Mark,
+        bodies: impl Iterator<Item = &'a [u8]>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let mut plain = Vec::with_capacity(self.control.len() + self.entry_bytes);
+        plain.extend_from_slice(&self.control);
+        bodies.for_each(|body| plain.extend_from_slice(body));
+        let Ok(packed) = snap::raw::Encoder::new().compress_vec(&plain) else { return false };
+        if packed.len() > plain.len() - plain.len() / 8 {
+            return false;
+        }
+        let mark = Mark { flags: mark.flags | FLAG_COMPRESSED, ..mark };
+        out.put_slice(&self.header(mark, packed.len() as u32).encode(&self.meta));
+        out.put_slice(&self.meta);
+        out.put_slice(&packed);
+        true
+    }
+
+    fn header(&self, mark: Mark, body_length: u32) -> BatchHeader {
+        BatchHeader {
+            salt: mark.salt,
+            synced_to: mark.synced_to,
+            first_sequence: mark.first_sequence,
+            meta_length: self.meta.len() as u32,
+            body_length,
+            records: self.records,
+            flags: mark.flags,
+            crc: 0,
+        }
+    }
+}
+
+/// Where a batch stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark {
+    pub(crate) salt: u64,
+    pub(crate) synced_to: u64,
+    pub(crate) first_sequence: u64,
+    pub(crate) flags: u32,
+}
+
+/// The bodies of a batch that is compressed; None if they are damaged. `batch` starts at the batch.
+pub(crate) fn decompress(header: &BatchHeader, batch: &[u8]) -> Option<Vec<u8>> {
+    let (head, packed) = batch.split_at_checked(BATCH_HEADER + header.meta_length as usize)?;
+    let length = snap::raw::decompress_len(packed).ok().filter(|&length| length <= PART_MAX as usize)?;
+    let mut plain = head.to_vec();
+    plain.resize(head.len() + length, 0);
+    snap::raw::Decoder::new().decompress(packed, &mut plain[head.len()..]).ok()?;
+    Some(plain)
 }
 
 /// The body of an event's record, to be written.
@@ -311,7 +411,7 @@ const HAS_ATTACHMENT: u8 = 2;
 const HAS_REQUEUE: u8 = 4;
 
 impl EventRecord<'_> {
-    fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.put_slice(&self.dedup_id.to_bytes());
         out.put_u64_le(self.admitted_ms);
         let attached = !self.attachment.is_empty();
@@ -365,6 +465,25 @@ impl StoredEvent {
         Ok(Self { dedup_id, admitted_at, requeue_of, attachment, event: body.slice(reader.position()..) })
     }
 
+    /// Hashes of the pid (0 without one) and of the `dedup_id`; None if the bytes are no entry.
+    pub(crate) fn peek_hashes(body: &[u8]) -> Option<(u64, u64)> {
+        let mut reader = Reader::new(body);
+        let dedup_id = reader.take(16).ok()?;
+        reader.u64().ok()?;
+        let flags = reader.u8().ok()?;
+        if flags & HAS_POSITION != 0 {
+            reader.varint().ok()?;
+        }
+        if flags & HAS_ATTACHMENT != 0 {
+            reader.bytes().ok()?;
+        }
+        if flags & HAS_REQUEUE != 0 {
+            reader.varint().ok()?;
+        }
+        let pid = Event::peek_pid(&body[reader.position()..]).ok()?;
+        Some((pid.map_or(0, |pid| fnv1a64(pid.as_bytes())), fnv1a64(dedup_id)))
+    }
+
     /// The position alone.
     pub(crate) fn peek_position(body: &[u8]) -> Option<u64> {
         let mut reader = Reader::new(body);
@@ -398,6 +517,21 @@ pub(crate) fn read_runs(reader: &mut Reader<'_>) -> Result<Runs, DecodeError> {
         runs.insert(first, first.checked_add(more).ok_or(DecodeError::Impossible(at))?);
     }
     Ok(runs)
+}
+
+pub(crate) fn put_sequences(out: &mut Vec<u8>, sequences: &[u64]) {
+    put_varint(out, sequences.len() as u64);
+    for &sequence in sequences {
+        put_varint(out, sequence);
+    }
+}
+
+pub(crate) fn read_sequences(reader: &mut Reader<'_>) -> Result<Vec<u64>, DecodeError> {
+    let mut sequences = Vec::new();
+    for _ in 0..reader.varint()? {
+        sequences.push(reader.varint()?);
+    }
+    Ok(sequences)
 }
 
 pub(crate) fn put_retry(out: &mut Vec<u8>, sequence: u64, state: RetryState) {
@@ -437,11 +571,14 @@ mod tests {
             attachment: b"note",
             event: &event,
         };
+        let mut body = Vec::new();
+        record.encode(&mut body);
         let mut builder = BatchBuilder::default();
         builder.add(Kind::Queue, |out| put_queue(out, 0, "a", ""));
-        builder.add_event(&record, &[(0, 1), (1, 300)]);
+        builder.add_event(body.len(), crc32c::crc32c(&body), &[(0, 1), (1, 300)]);
         let mut out = Vec::new();
-        builder.finish(9, 64, 5, 0, &mut out);
+        builder.head(Mark { salt: 9, synced_to: 64, first_sequence: 5, flags: 0 }, &mut out);
+        out.extend_from_slice(&body);
         out
     }
 
@@ -475,7 +612,8 @@ mod tests {
 
     #[test]
     fn a_segment_header_is_read_back_and_flipped_bits_are_noticed() {
-        let header = SegmentHeader { number: 1, salt: 2, base: 3, first_sequence: 4 };
+        let header =
+            SegmentHeader { format: FORMAT, merged: true, number: 1, salt: 2, base: 3, first_sequence: 4 };
         let bytes = header.encode();
         assert_eq!(SegmentHeader::decode(&bytes), Some(header));
         for bit in 0..bytes.len() * 8 {

@@ -1,24 +1,42 @@
 //! Reading a queue: batches from the segments in order, of which only the queue's unsettled entries are kept.
+//!
+//! Where a batch does not verify, the segment's footer tells which entries were in it: they are shown as unreadable,
+//! or whole if their own bytes are.
 
+use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use outhaul_event::{Event, TargetName, Uid};
 
+use super::footer::{Footer, Row};
 use super::format::{self, FLAG_HOLE, SEGMENT_HEADER, StoredEvent};
 use super::scan::{Scanner, Step};
 use super::segment::Segment;
 use super::{Shared, lock};
 use crate::error::StoreError;
-use crate::log::{Entry, Place, ReadBatch, Unreadable};
+use crate::fs::File;
+use crate::log::{Damage, Entry, Place, ReadBatch, Unreadable};
 use crate::queue::QueueId;
 
-/// What is looked for, and how much of it.
+/// What is looked for, how much of it, and what was found.
 struct Wanted<'a> {
     queue: &'a TargetName,
     id: QueueId,
     entries_max: usize,
     bytes_max: usize,
+    bytes: usize,
+    out: ReadBatch,
+}
+
+/// How the reading of a segment ended.
+enum Ended {
+    /// A bound was reached.
+    Full,
+    /// At its end.
+    Whole,
+    /// It is not there any more: another one may hold what it held.
+    Gone,
 }
 
 impl Shared {
@@ -30,101 +48,183 @@ impl Shared {
         bytes_max: usize,
     ) -> Result<ReadBatch, StoreError> {
         let id = self.queues.lock().find(queue)?;
-        let wanted = Wanted { queue, id, entries_max: entries_max.max(1), bytes_max };
-        let mut out = ReadBatch { entries: Vec::new(), next: after };
-        let mut bytes = 0;
+        let out = ReadBatch { entries: Vec::new(), next: after };
+        let mut wanted = Wanted { queue, id, entries_max: entries_max.max(1), bytes_max, bytes: 0, out };
         loop {
             // Settling goes on meanwhile, so where to go on is asked anew for each segment.
             let low = {
                 let queues = self.queues.lock();
                 let queue = queues.get(id);
                 if queue.waiting() == 0 {
-                    return Ok(out);
+                    return Ok(wanted.out);
                 }
                 queue.settled.low_water()
             };
-            let from = low.max(out.next + 1);
+            let from = low.max(wanted.out.next + 1);
             let segment = {
                 let inner = lock(&self.inner);
                 let after = inner.segments.partition_point(|segment| segment.end_sequence <= from);
-                inner.segments[after..].iter().find(|segment| segment.unsettled > 0).cloned()
+                inner.segments[after..].iter().find(|segment| segment.waits_for(id)).cloned()
             };
-            let Some(segment) = segment else { return Ok(out) };
-            let full = self.read_segment(&wanted, &segment, from, &mut out, &mut bytes)?;
-            if full {
-                return Ok(out);
+            let Some(segment) = segment else { return Ok(wanted.out) };
+            match self.read_segment(&mut wanted, &segment, from)? {
+                Ended::Full => return Ok(wanted.out),
+                Ended::Whole => wanted.out.next = wanted.out.next.max(segment.end_sequence - 1),
+                Ended::Gone => {}
             }
-            out.next = out.next.max(segment.end_sequence - 1);
         }
     }
 
-    /// Reads the entries from a sequence on; true when a bound was reached.
+    /// Reads the entries of a segment from a sequence on. What was read of a segment that turns out to be gone is kept:
+    /// it verified.
     fn read_segment(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &mut Wanted<'_>,
         segment: &Segment,
         from: u64,
-        out: &mut ReadBatch,
-        bytes: &mut usize,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Ended, StoreError> {
         let path = segment.path(&self.dir);
+        let failed = |what| StoreError::io(what, &path);
         let file = match self.fs.open(&path, false) {
-            // It was finished and removed in between.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-            other => other.map_err(StoreError::io("open", &path))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !self.still_there(segment.number) => {
+                return Ok(Ended::Gone);
+            }
+            other => other.map_err(failed("open"))?,
         };
-        let offset = segment.offset_before(from, SEGMENT_HEADER);
+        let offset = match segment.offset_before(from, SEGMENT_HEADER) {
+            Some(offset) => offset,
+            None => self.load_index(segment, &*file, from).map_err(failed("read"))?,
+        };
         let mut scanner = Scanner::new(&*file, Some(segment.salt), offset, segment.end);
         loop {
-            let header = match scanner.step().map_err(StoreError::io("read", &path))? {
+            let header = match scanner.step().map_err(failed("read"))? {
                 Step::Batch { header, .. } if header.flags & FLAG_HOLE == 0 => header,
-                Step::Batch { .. } | Step::Bad { .. } => continue,
-                Step::End { .. } | Step::Tail { .. } => return Ok(false),
+                Step::Batch { .. } => continue,
+                Step::End { .. } => return Ok(Ended::Whole),
+                Step::Bad { .. } | Step::Tail { .. } if !self.still_there(segment.number) => {
+                    return Ok(Ended::Gone);
+                }
+                Step::Bad { offset, end } => {
+                    if self
+                        .read_damaged(wanted, segment, &*file, from, (offset, end))
+                        .map_err(failed("read"))?
+                    {
+                        return Ok(Ended::Full);
+                    }
+                    continue;
+                }
+                Step::Tail { offset, .. } => {
+                    let bad = (offset, segment.end);
+                    let full = self.read_damaged(wanted, segment, &*file, from, bad);
+                    return Ok(if full.map_err(failed("read"))? { Ended::Full } else { Ended::Whole });
+                }
             };
             let batch = scanner.batch();
             let Ok(mut records) = format::records(&header, batch) else { continue };
             {
                 let queues = self.queues.lock();
-                let settled = &queues.get(wanted.id).settled;
+                let queue = queues.get(wanted.id);
                 records.retain(|record| {
                     record.sequence >= from
                         && record.previous(wanted.id).is_some()
-                        && !settled.contains(record.sequence)
+                        && queue.wants(record.sequence)
                 });
             }
             for record in &records {
-                if !out.entries.is_empty()
-                    && (out.entries.len() >= wanted.entries_max || *bytes + record.length > wanted.bytes_max)
-                {
-                    return Ok(true);
-                }
-                *bytes += record.length;
-                out.next = record.sequence;
-                let place = Place {
-                    uid: Uid { queue: wanted.queue.clone(), sequence: record.sequence },
-                    previous: record.previous(wanted.id).unwrap_or(0),
-                    bytes: record.length as u64,
+                let previous = record.previous(wanted.id).unwrap_or(0);
+                let body = match record.body(batch) {
+                    Some(body) => Ok(Bytes::copy_from_slice(body)),
+                    None => Err(Bytes::copy_from_slice(record.raw(batch).unwrap_or_default())),
                 };
-                out.entries.push(self.entry(place, record, batch, wanted.id));
+                if !self.take_entry(wanted, record.sequence, previous, record.length as u64, body) {
+                    return Ok(Ended::Full);
+                }
             }
         }
     }
 
-    fn entry(&self, place: Place, record: &format::RecordHeader, batch: &[u8], id: QueueId) -> Entry {
+    /// Adds an entry; false if there is no room for it.
+    fn take_entry(
+        &self,
+        wanted: &mut Wanted<'_>,
+        sequence: u64,
+        previous: u64,
+        length: u64,
+        body: Result<Bytes, Bytes>,
+    ) -> bool {
+        let out = &mut wanted.out;
+        let full =
+            out.entries.len() >= wanted.entries_max || wanted.bytes as u64 + length > wanted.bytes_max as u64;
+        if full && !out.entries.is_empty() {
+            return false;
+        }
+        wanted.bytes += length as usize;
+        out.next = sequence;
+        let uid = Uid { queue: wanted.queue.clone(), sequence };
+        let place = Place { uid, previous, bytes: length };
+        out.entries.push(self.entry(place, body, wanted.id));
+        true
+    }
+
+    /// The entries in a stretch of a segment that does not verify, as the footer has them; true when a bound was
+    /// reached.
+    fn read_damaged(
+        &self,
+        wanted: &mut Wanted<'_>,
+        segment: &Segment,
+        file: &dyn File,
+        from: u64,
+        (offset, end): (u64, u64),
+    ) -> io::Result<bool> {
+        self.found_damage(Damage {
+            file: Segment::file_name(segment.number),
+            offset,
+            length: end - offset,
+            reason: "bytes that are no batch".to_owned(),
+            quarantined: None,
+        });
+        let footer = Footer::read(file, segment.salt, file.len()?)?;
+        let Some(footer) = footer.filter(|footer| footer.end == segment.end) else { return Ok(false) };
+        let Some(rows) = footer.rows(file)? else { return Ok(false) };
+        let before = footer.totals.iter().find(|total| total.queue == wanted.id).map(|total| total.previous);
+        let mut previous = before.unwrap_or(0);
+        let id = wanted.id;
+        for row in rows.iter().filter(|row| footer.queues(row).contains(&id)) {
+            let own = std::mem::replace(&mut previous, row.sequence);
+            let inside = (offset..end).contains(&row.batch) && row.sequence >= from;
+            if inside && self.queues.lock().get(wanted.id).wants(row.sequence) {
+                let body = read_row(file, row)?;
+                if !self.take_entry(wanted, row.sequence, own, row.length, body) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads where the batches of a sealed segment are, once; returns the offset to start from.
+    fn load_index(&self, segment: &Segment, file: &dyn File, from: u64) -> io::Result<u64> {
+        let footer = Footer::read(file, segment.salt, file.len()?)?;
+        let index =
+            footer.filter(|footer| footer.end == segment.end).map_or(Vec::new(), |footer| footer.index);
+        let mut own = segment.clone();
+        own.set_index(index);
+        let mut inner = lock(&self.inner);
+        if let Some(each) = inner.segments.iter_mut().find(|each| each.number == segment.number) {
+            each.index = own.index.clone();
+        }
+        Ok(own.offset_before(from, SEGMENT_HEADER).unwrap_or(SEGMENT_HEADER))
+    }
+
+    fn entry(&self, place: Place, body: Result<Bytes, Bytes>, id: QueueId) -> Entry {
         let (retry, crashes) = {
             let queues = self.queues.lock();
-            let (queue, sequence) = (queues.get(id), &record.sequence);
+            let (queue, sequence) = (queues.get(id), &place.uid.sequence);
             (queue.retries.get(sequence).copied(), queue.crashes.get(sequence).copied().unwrap_or(0))
         };
-        let stored = match record.body(batch) {
-            Some(body) => {
-                let body = Bytes::copy_from_slice(body);
-                StoredEvent::decode(&body).map_err(|error| (body, error.to_string()))
-            }
-            None => {
-                let raw = &batch[record.start..record.start + record.length];
-                Err((Bytes::copy_from_slice(raw), "its bytes do not match their checksum".to_owned()))
-            }
+        let stored = match body {
+            Ok(body) => StoredEvent::decode(&body).map_err(|error| (body, error.to_string())),
+            Err(raw) => Err((raw, "its bytes do not match their checksum".to_owned())),
         };
         match stored {
             Ok(stored) => {
@@ -146,4 +246,14 @@ impl Shared {
             },
         }
     }
+}
+
+/// The bytes where an entry's body is, if its batch was not compressed: whole, or what is there.
+fn read_row(file: &dyn File, row: &Row) -> io::Result<Result<Bytes, Bytes>> {
+    const BODY_MAX: u64 = 1 << 28;
+    let mut body = vec![0; row.length.min(BODY_MAX) as usize];
+    let read = file.read_at(&mut body, row.batch.saturating_add(row.start))?;
+    body.truncate(read);
+    let whole = body.len() as u64 == row.length && crc32c::crc32c(&body) == row.crc;
+    Ok(if whole { Ok(body.into()) } else { Err(body.into()) })
 }

@@ -1,15 +1,20 @@
 //! Opening a journal: what is valid, what is a torn tail, what is damage.
 //!
-//! 1. Every file that is named like a segment tells which one it is: by its header, else by its checkpoint. A file
-//!    with neither, and no valid batch, is an unfinished creation: removed.
-//! 2. In the newest segment the highest `synced_to` of all valid batches divides: what does not verify at or above
-//!    it was never acknowledged and is cut off; below it, and in every older segment, it is damage. A copy goes to
-//!    the quarantine, the place becomes a hole, and everything around it stays.
+//! 1. Every file that is named like a segment tells which one it is: by its header, else by its first record. A file
+//!    with neither, and no valid batch, is an unfinished creation: removed. A segment that was made of others stands
+//!    for them.
+//! 2. The newest segment is read whole, unless the log was closed in order. The highest `synced_to` of its batches
+//!    divides: what does not verify at or above it was never acknowledged and is passed over; below it, and in every
+//!    older segment, it is damage. A copy goes to the quarantine, the place becomes a hole, and everything around it
+//!    stays.
 //! 3. The newest valid checkpoint is the state; the records behind it are applied to it.
-//! 4. Events are counted against that state: what is not settled waits.
+//! 4. What a segment holds is in its footer; one without a valid footer is read whole, and gets one. What is not
+//!    settled waits.
 //!
-//! A record whose body alone is damaged stays in its queue as unreadable; the runtime shows it to a person.
+//! A record whose body alone is damaged stays in its queue as unreadable; the runtime shows it to a person. A segment
+//! that the checkpoint lists and that is not there is reported, and the log goes on without it.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,30 +23,36 @@ use bytes::Bytes;
 use outhaul_event::wire::Reader;
 use outhaul_event::{DecodeError, TargetName};
 
+use super::checkpoint::{Checkpoint, InputState, Listed};
+use super::commit::RESERVE;
+use super::footer::{Footer, Row};
+use super::format::{self, FLAG_CLEAN, FORMAT, Kind, SEGMENT_HEADER, SegmentHeader};
+use super::progress::OpenWatch;
+use super::scan::{Scanner, Step};
+use super::segment::Segment;
+use super::survey::{Control, Cut, MergedNote, Survey, find_end, first_record, read_checkpoint, survey};
 use crate::error::StoreError;
 use crate::fs::{File, FileSystem};
-use crate::journal::checkpoint::{Checkpoint, InputState};
-use crate::journal::commit::RESERVE;
-use crate::journal::format::{
-    self, BATCH_HEADER, BatchHeader, FLAG_HOLE, Kind, RecordHeader, SEGMENT_HEADER, SegmentHeader,
-    StoredEvent,
-};
-use crate::journal::scan::{Scanner, Step};
-use crate::journal::segment::Segment;
 use crate::log::{Damage, OpenReport};
-use crate::queue::{QueueId, Queues, Runs};
+use crate::queue::{Overlap, QueueId, Queues, Runs};
 
 /// What was found, ready to go on from.
 #[derive(Debug, Default)]
 pub(crate) struct Recovered {
     pub(crate) queues: Queues,
     pub(crate) segments: Vec<Segment>,
+    /// Files that are ready to become segments, with their lengths.
+    pub(crate) spares: Vec<(String, u64)>,
     pub(crate) next_sequence: u64,
     pub(crate) next_number: u64,
     pub(crate) next_base: u64,
     pub(crate) epoch: u64,
     pub(crate) input: Option<InputState>,
     pub(crate) report: OpenReport,
+    /// What the checkpoint says of the segments, and which of them were removed since.
+    listed: Vec<Listed>,
+    removed: BTreeSet<u64>,
+    clean: bool,
 }
 
 pub(crate) struct Recovery<'a> {
@@ -50,79 +61,86 @@ pub(crate) struct Recovery<'a> {
     pub(crate) quarantine: &'a Path,
     /// Changes nothing on disk.
     pub(crate) read_only: bool,
+    /// Reads every record, whatever the footers say.
+    pub(crate) verify: bool,
+    pub(crate) watch: &'a OpenWatch,
 }
 
 /// A segment while it is being recovered.
-struct Found {
-    segment: Segment,
-    file: Arc<dyn File>,
-    length: u64,
-    checkpoint: Option<Box<Checkpoint>>,
+pub(super) struct Found {
+    pub(super) segment: Segment,
+    pub(super) file: Arc<dyn File>,
+    pub(super) length: u64,
+    format: u32,
+    footer: Option<Footer>,
+    survey: Option<Survey>,
+    replaces: Vec<u64>,
 }
 
-struct Bad {
-    offset: u64,
-    end: u64,
-    reason: &'static str,
+enum Identity {
+    Known { found: Box<Found>, header_lost: bool },
+    Unfinished,
+    Unknown,
 }
-
-type Batch<'a> = (u64, BatchHeader, Vec<RecordHeader>, &'a [u8]);
 
 impl Recovery<'_> {
     pub(crate) fn run(&self) -> Result<Recovered, StoreError> {
         let mut out = Recovered { next_sequence: 1, next_number: 1, ..Recovered::default() };
         let mut found = self.identify(&mut out)?;
-        if let Some(last) = found.last_mut() {
-            self.cut_tail(last, &mut out.report)?;
+        self.supersede(&mut found)?;
+        let total = found.iter().map(|each| each.length).sum();
+        self.watch.begin(total);
+        if let Some(newest) = found.iter_mut().rev().find(|each| !each.segment.merged) {
+            self.end_newest(newest, &mut out.report)?;
         }
-        let from = found.iter().rposition(|each| each.checkpoint.is_some());
-        if let Some(checkpoint) = from.and_then(|at| found[at].checkpoint.take()) {
-            restore(&mut out, *checkpoint);
-        }
-        for each in &found[from.unwrap_or(0)..] {
-            self.batches(each, |(_, _, records, bytes)| apply(&mut out, &records, bytes))?;
-        }
-        for each in found {
-            let mut segment = each.segment.clone();
-            let bad = self.batches(&each, |(offset, header, records, _)| {
-                count(&mut out.queues, &mut segment, offset, &header, &records);
-                Ok(())
-            })?;
-            for bad in bad {
-                self.damaged(&each, &bad, &mut out.report)?;
-            }
-            out.next_sequence = out.next_sequence.max(segment.end_sequence);
-            out.next_base = out.next_base.max(segment.base + each.length);
-            out.segments.push(segment);
+        self.state(&mut found, &mut out)?;
+        self.missing(&mut found, &mut out);
+        found.sort_by_key(|each| each.segment.first_sequence);
+        for each in &mut found {
+            self.count(each, &mut out)?;
         }
         cover_gaps(&mut out.queues, &out.segments);
+        if !out.clean {
+            out.queues.crashed();
+        }
         Ok(out)
     }
 
-    /// Finds the segments, in order.
+    /// Finds the segments, in the order of their numbers.
     fn identify(&self, out: &mut Recovered) -> Result<Vec<Found>, StoreError> {
         let mut numbers = Vec::new();
         for entry in self.fs.list(self.dir).map_err(StoreError::io("list", self.dir))? {
             match Segment::parse_name(&entry.name).filter(|_| entry.is_file) {
                 Some(number) => numbers.push(number),
                 None if entry.name == RESERVE => {}
+                None if entry.is_file && entry.name.ends_with(SPARE) => {
+                    let path = self.dir.join(&entry.name);
+                    let length = self.fs.open(&path, false).and_then(|file| file.len());
+                    out.spares.push((entry.name, length.map_err(StoreError::io("open", &path))?));
+                }
+                None if entry.is_file && entry.name.ends_with(UNFINISHED) => {
+                    if !self.read_only {
+                        let path = self.dir.join(&entry.name);
+                        self.fs.remove(&path).map_err(StoreError::io("remove", &path))?;
+                    }
+                }
                 None => out.report.foreign.push(entry.name),
             }
         }
         numbers.sort_unstable();
-        let mut found = Vec::new();
+        let mut found = Vec::with_capacity(numbers.len());
         for number in numbers {
             out.next_number = out.next_number.max(number.saturating_add(1));
             let path = self.dir.join(Segment::file_name(number));
             let file = self.fs.open(&path, !self.read_only).map_err(StoreError::io("open", &path))?;
             let length = file.len().map_err(StoreError::io("read", &path))?;
-            match self.identify_one(number, &*file, length).map_err(StoreError::io("read", &path))? {
-                Identity::Known { segment, checkpoint, header_lost } => {
-                    let each = Found { segment, file, length, checkpoint };
+            let identity = self.identify_one(number, &file, length);
+            match identity.map_err(StoreError::io("read", &path))? {
+                Identity::Known { found: each, header_lost } => {
                     if header_lost {
                         self.mend_header(&each, &mut out.report)?;
                     }
-                    found.push(each);
+                    found.push(*each);
                 }
                 Identity::Unfinished => {
                     out.report.torn_bytes += length;
@@ -136,244 +154,263 @@ impl Recovery<'_> {
         Ok(found)
     }
 
-    fn identify_one(&self, number: u64, file: &dyn File, length: u64) -> io::Result<Identity> {
+    fn identify_one(&self, number: u64, file: &Arc<dyn File>, length: u64) -> io::Result<Identity> {
         let mut head = [0; SEGMENT_HEADER as usize];
         let read = file.read_at(&mut head, 0)?;
-        let header = SegmentHeader::decode(&head[..read]);
-        let salt = header.map(|header| header.salt);
-        let checkpoint = read_checkpoint(file, salt, length)?;
-        let segment = |salt, base, first_sequence| Segment {
-            number,
-            salt,
-            base,
-            first_sequence,
-            end_sequence: first_sequence,
-            end: length,
-            ..Segment::default()
+        let known = |segment: Segment, format, header_lost| {
+            let file = Arc::clone(file);
+            let found =
+                Found { segment, file, length, format, footer: None, survey: None, replaces: Vec::new() };
+            Identity::Known { found: Box::new(found), header_lost }
         };
-        match (header, checkpoint) {
-            (Some(header), checkpoint) if header.number == number => {
-                let checkpoint = checkpoint.map(|(_, checkpoint)| Box::new(checkpoint));
-                // The checkpoint is durable before anything is acknowledged from the segment.
-                if checkpoint.is_none() && !has_batch(file, salt, length)? {
-                    return Ok(Identity::Unfinished);
-                }
-                let segment = segment(header.salt, header.base, header.first_sequence);
-                Ok(Identity::Known { segment, checkpoint, header_lost: false })
+        if let Some(header) = SegmentHeader::decode(&head[..read]) {
+            if header.number != number {
+                return Ok(Identity::Unknown);
             }
-            (None, Some((batch, checkpoint))) if checkpoint.number == number => {
-                let segment = segment(batch.salt, checkpoint.base, checkpoint.next_sequence);
-                Ok(Identity::Known { segment, checkpoint: Some(Box::new(checkpoint)), header_lost: true })
-            }
-            (None, None) if !has_batch(file, None, length)? => Ok(Identity::Unfinished),
-            _ => Ok(Identity::Unknown),
-        }
-    }
-
-    /// Cuts what was never acknowledged off the newest segment.
-    fn cut_tail(&self, last: &mut Found, report: &mut OpenReport) -> Result<(), StoreError> {
-        let path = last.segment.path(self.dir);
-        let io = |what| StoreError::io(what, &path);
-        let synced = highest_synced(last).map_err(io("read"))?;
-        let mut scanner = Scanner::new(&*last.file, Some(last.segment.salt), SEGMENT_HEADER, last.length);
-        let cut = loop {
-            match scanner.step().map_err(io("read"))? {
-                Step::Batch { offset, header } => {
-                    let durable = last.segment.base + offset < synced || header.flags & FLAG_HOLE != 0;
-                    if !durable && !is_whole(&header, scanner.batch()) {
-                        break offset;
-                    }
-                }
-                Step::Bad { offset, .. } | Step::Tail { offset } if last.segment.base + offset >= synced => {
-                    break offset;
-                }
-                Step::Bad { .. } => {}
-                Step::Tail { .. } => break last.length,
-                Step::End { offset } => break offset,
-            }
-        };
-        last.segment.end = cut;
-        if cut < last.length {
-            let zero = matches!(
-                Scanner::new(&*last.file, Some(last.segment.salt), cut, last.length)
-                    .step()
-                    .map_err(io("read"))?,
-                Step::End { .. }
-            );
-            if !zero {
-                report.torn_bytes += last.length - cut;
-            }
-            if !self.read_only {
-                last.file.set_len(cut).map_err(io("cut"))?;
-            }
-            last.length = cut;
-        }
-        // A process that was killed leaves valid bytes that only the page cache has.
-        if !self.read_only {
-            last.file.sync().map_err(io("sync"))?;
-        }
-        Ok(())
-    }
-
-    /// Calls `each` with every valid batch; returns what lies between them.
-    fn batches(
-        &self,
-        found: &Found,
-        mut each: impl FnMut(Batch<'_>) -> Result<(), DecodeError>,
-    ) -> Result<Vec<Bad>, StoreError> {
-        let path = found.segment.path(self.dir);
-        let mut scanner =
-            Scanner::new(&*found.file, Some(found.segment.salt), SEGMENT_HEADER, found.segment.end);
-        let mut bad = Vec::new();
-        loop {
-            match scanner.step().map_err(StoreError::io("read", &path))? {
-                Step::Batch { header, .. } if header.flags & FLAG_HOLE != 0 => {}
-                Step::Batch { offset, header } => {
-                    let bytes = scanner.batch();
-                    let done = format::records(&header, bytes)
-                        .and_then(|records| each((offset, header, records, bytes)));
-                    if done.is_err() {
-                        let end = offset + header.length();
-                        bad.push(Bad { offset, end, reason: "a batch whose records make no sense" });
-                    }
-                }
-                Step::Bad { offset, end } => {
-                    bad.push(Bad { offset, end, reason: "bytes that are no batch" });
-                }
-                Step::Tail { offset } => {
-                    let end = found.segment.end;
-                    bad.push(Bad {
-                        offset,
-                        end,
-                        reason: "bytes that are no batch, at the end of a sealed file",
-                    });
-                    return Ok(bad);
-                }
-                Step::End { .. } => return Ok(bad),
-            }
-        }
-    }
-
-    /// Copies a damaged stretch to the quarantine and makes it a hole, so that it is reported once.
-    fn damaged(&self, found: &Found, bad: &Bad, report: &mut OpenReport) -> Result<(), StoreError> {
-        let name = Segment::file_name(found.segment.number);
-        let quarantined = self.quarantine(&name, &*found.file, bad)?;
-        if quarantined.is_some()
-            && let Ok(length) = u32::try_from(bad.end - bad.offset)
-            && length as usize >= BATCH_HEADER
-        {
-            let path = found.segment.path(self.dir);
-            let hole = BatchHeader::hole(found.segment.salt, 0, length);
-            found.file.write_at(&hole, bad.offset).map_err(StoreError::io("write", &path))?;
-            found.file.sync().map_err(StoreError::io("sync", &path))?;
-        }
-        let (offset, length) = (bad.offset, bad.end - bad.offset);
-        report.damage.push(Damage { file: name, offset, length, reason: bad.reason.to_owned(), quarantined });
-        Ok(())
-    }
-
-    fn mend_header(&self, found: &Found, report: &mut OpenReport) -> Result<(), StoreError> {
-        let Segment { number, salt, base, first_sequence, .. } = found.segment;
-        let bad = Bad { offset: 0, end: SEGMENT_HEADER, reason: "a segment header that was overwritten" };
-        let file = Segment::file_name(number);
-        let quarantined = self.quarantine(&file, &*found.file, &bad)?;
-        if quarantined.is_some() {
-            let header = SegmentHeader { number, salt, base, first_sequence };
-            let path = found.segment.path(self.dir);
-            found.file.write_at(&header.encode(), 0).map_err(StoreError::io("write", &path))?;
-            found.file.sync().map_err(StoreError::io("sync", &path))?;
-        }
-        let reason = bad.reason.to_owned();
-        report.damage.push(Damage { file, offset: 0, length: SEGMENT_HEADER, reason, quarantined });
-        Ok(())
-    }
-
-    /// Moves a file that holds batches but does not say of which segment.
-    fn set_aside(
-        &self,
-        number: u64,
-        file: &dyn File,
-        length: u64,
-        report: &mut OpenReport,
-    ) -> Result<(), StoreError> {
-        let bad = Bad {
-            offset: 0,
-            end: length,
-            reason: "a file that holds batches of another segment, or of none",
-        };
-        let name = Segment::file_name(number);
-        let quarantined = self.quarantine(&name, file, &bad)?;
-        if quarantined.is_some() {
-            let path = self.dir.join(&name);
-            self.fs.remove(&path).map_err(StoreError::io("remove", &path))?;
-        }
-        let reason = bad.reason.to_owned();
-        report.damage.push(Damage { file: name, offset: 0, length, reason, quarantined });
-        Ok(())
-    }
-
-    /// Copies a stretch, durably. None if nothing may be written, or the copy failed: then all stays as it is.
-    fn quarantine(
-        &self,
-        name: &str,
-        file: &dyn File,
-        bad: &Bad,
-    ) -> Result<Option<std::path::PathBuf>, StoreError> {
-        if self.read_only {
-            return Ok(None);
-        }
-        let dir = self.quarantine;
-        let path = dir.join(format!("{name}-{}-{}.bin", bad.offset, bad.end));
-        let copy = || -> io::Result<()> {
-            self.fs.create_dir_all(dir)?;
-            let to = match self.fs.create(&path) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.fs.open(&path, true)?,
-                other => other?,
+            let SegmentHeader { salt, base, first_sequence, merged, .. } = header;
+            let segment = Segment { number, salt, base, first_sequence, merged, ..Segment::default() };
+            let footer = match self.verify {
+                true => None,
+                false => Footer::read(&**file, salt, length)?,
             };
-            let mut chunk = vec![0; 1 << 20];
-            let mut at = bad.offset;
-            while at < bad.end {
-                let want = usize::try_from(bad.end - at).unwrap_or(usize::MAX).min(chunk.len());
-                let read = file.read_at(&mut chunk[..want], at)?;
-                if read == 0 {
-                    break;
-                }
-                to.write_at(&chunk[..read], at - bad.offset)?;
-                at += read as u64;
+            // The first record is durable before anything is acknowledged from the segment.
+            if footer.is_none() && !has_batch(&**file, Some(salt), length)? {
+                return Ok(Identity::Unfinished);
             }
-            to.sync()?;
-            self.fs.sync_dir(dir)
+            let replaces = match merged {
+                true => {
+                    merged_note(&**file, Some(salt), length)?.map_or(Vec::new(), |(_, note)| note.replaces)
+                }
+                false => Vec::new(),
+            };
+            let mut identity = known(segment, header.format, false);
+            if let Identity::Known { found, .. } = &mut identity {
+                (found.footer, found.replaces) = (footer, replaces);
+            }
+            return Ok(identity);
+        }
+        if let Some((batch, checkpoint)) = read_checkpoint(&**file, None, SEGMENT_HEADER, length, FORMAT)?
+            && checkpoint.number == number
+        {
+            let (salt, base) = (batch.salt, checkpoint.base);
+            let first_sequence = checkpoint.next_sequence;
+            let segment = Segment { number, salt, base, first_sequence, ..Segment::default() };
+            return Ok(known(segment, FORMAT, true));
+        }
+        if let Some((salt, note)) = merged_note(&**file, None, length)?
+            && note.number == number
+        {
+            let (base, first_sequence) = (note.base, note.first_sequence);
+            let segment = Segment { number, salt, base, first_sequence, merged: true, ..Segment::default() };
+            let mut identity = known(segment, FORMAT, true);
+            if let Identity::Known { found, .. } = &mut identity {
+                found.replaces = note.replaces;
+            }
+            return Ok(identity);
+        }
+        Ok(if has_batch(&**file, None, length)? { Identity::Unknown } else { Identity::Unfinished })
+    }
+
+    /// Segments whose waiting entries are in a merged one go.
+    fn supersede(&self, found: &mut Vec<Found>) -> Result<(), StoreError> {
+        let replaced: BTreeSet<u64> = found.iter().flat_map(|each| each.replaces.iter().copied()).collect();
+        for each in found.iter().filter(|each| replaced.contains(&each.segment.number)) {
+            if !self.read_only {
+                let path = each.segment.path(self.dir);
+                self.fs.remove(&path).map_err(StoreError::io("remove", &path))?;
+            }
+        }
+        found.retain(|each| !replaced.contains(&each.segment.number));
+        Ok(())
+    }
+
+    /// Decides where the newest segment ends.
+    fn end_newest(&self, newest: &mut Found, report: &mut OpenReport) -> Result<(), StoreError> {
+        let path = newest.segment.path(self.dir);
+        if let Some(footer) = &newest.footer {
+            newest.segment.end = footer.end;
+            return Ok(());
+        }
+        let cut = find_end(&*newest.file, &newest.segment, newest.length);
+        let Cut { end, torn, stale } = cut.map_err(StoreError::io("read", &path))?;
+        newest.segment.end = end;
+        report.torn_bytes += torn;
+        if !self.read_only {
+            for offset in stale {
+                self.erase(newest, offset)?;
+            }
+            // A process that was killed leaves valid bytes that only the page cache has.
+            newest.file.sync().map_err(StoreError::io("sync", &path))?;
+        }
+        Ok(())
+    }
+
+    /// The newest valid checkpoint, and what was recorded since.
+    fn state(&self, found: &mut [Found], out: &mut Recovered) -> Result<(), StoreError> {
+        let mut from = found.len();
+        for at in (0..found.len()).rev().filter(|&at| !found[at].segment.merged).collect::<Vec<_>>() {
+            if self.closing_checkpoint(&found[at], out)? {
+                break;
+            }
+            self.survey(found, at)?;
+            from = at;
+            let control = found[at].survey.iter().flat_map(|survey| &survey.control);
+            if control.into_iter().any(|each| matches!(each, Control::Record(Kind::Checkpoint, _))) {
+                break;
+            }
+        }
+        for each in found[from..].iter_mut().filter(|each| !each.segment.merged) {
+            let Some(survey) = &mut each.survey else { continue };
+            for control in std::mem::take(&mut survey.control) {
+                // One that makes no sense is passed over: the worst that follows is a repeated delivery.
+                if apply(out, &control, each.format).is_err() {
+                    let file = Segment::file_name(each.segment.number);
+                    tracing::error!(file, "a record of the journal makes no sense and is passed over");
+                }
+            }
+            out.clean = survey.clean;
+        }
+        Ok(())
+    }
+
+    /// The state of a log that was closed in order, from its last segment.
+    fn closing_checkpoint(&self, found: &Found, out: &mut Recovered) -> Result<bool, StoreError> {
+        let Some(offset) = found.footer.as_ref().map(|footer| footer.checkpoint).filter(|&at| at > 0) else {
+            return Ok(false);
         };
-        match copy() {
-            Ok(()) => Ok(Some(path)),
-            Err(error) => {
-                tracing::error!(path = %path.display(), %error, "damage could not be copied to the quarantine");
-                Ok(None)
+        let Segment { salt, end, .. } = found.segment;
+        let end = if end == 0 { found.length } else { end };
+        let read = read_checkpoint(&*found.file, Some(salt), offset, end, found.format);
+        let path = found.segment.path(self.dir);
+        let Some((batch, checkpoint)) = read.map_err(StoreError::io("read", &path))? else {
+            return Ok(false);
+        };
+        out.clean = batch.flags & FLAG_CLEAN != 0;
+        restore(out, checkpoint);
+        Ok(true)
+    }
+
+    /// Reads a segment whole, once.
+    fn survey(&self, found: &mut [Found], at: usize) -> Result<(), StoreError> {
+        if found[at].survey.is_some() {
+            return Ok(());
+        }
+        let end = match found[at].segment.end {
+            0 => sealed_end(found, at),
+            end => Some(end),
+        };
+        found[at].survey = Some(self.survey_one(&found[at], end)?);
+        Ok(())
+    }
+
+    fn survey_one(&self, each: &Found, end: Option<u64>) -> Result<Survey, StoreError> {
+        let path = each.segment.path(self.dir);
+        let done = self.watch.done();
+        let read = survey(&*each.file, &each.segment, end, each.length, |at| self.watch.reached(done + at));
+        let read = read.map_err(StoreError::io("read", &path))?.ok_or(StoreError::Cancelled)?;
+        self.watch.reached(done + each.length);
+        Ok(read)
+    }
+
+    /// Reports the segments that should be there and are not, and tells the others where they end.
+    fn missing(&self, found: &mut [Found], out: &mut Recovered) {
+        let mut there: BTreeSet<u64> = found.iter().map(|each| each.segment.number).collect();
+        there.extend(found.iter().flat_map(|each| each.replaces.iter().copied()));
+        for listed in std::mem::take(&mut out.listed).into_iter().filter(|listed| listed.end > 0) {
+            if let Some(each) = found.iter_mut().find(|each| each.segment.number == listed.number) {
+                each.segment.end = listed.end;
+                each.footer.take_if(|footer| footer.end != listed.end);
+            } else if !there.contains(&listed.number) && !out.removed.contains(&listed.number) {
+                out.next_sequence = out.next_sequence.max(listed.end_sequence);
+                let reason = format!(
+                    "the segment is missing; of the events {} to {}, up to {} entries that waited are lost",
+                    listed.first_sequence,
+                    listed.end_sequence.saturating_sub(1),
+                    listed.waiting
+                );
+                let file = Segment::file_name(listed.number);
+                let damage = Damage { file, offset: 0, length: listed.end, reason, quarantined: None };
+                out.report.damage.push(damage);
+            }
+        }
+        for at in 0..found.len() {
+            let end = sealed_end(found, at);
+            let segment = &mut found[at].segment;
+            if segment.end == 0 && found[at].footer.is_none() {
+                segment.end = end.unwrap_or(0);
             }
         }
     }
+
+    /// Counts what waits in a segment.
+    fn count(&self, each: &mut Found, out: &mut Recovered) -> Result<(), StoreError> {
+        let path = each.segment.path(self.dir);
+        if each.footer.is_none() && each.survey.is_none() {
+            let end = (each.segment.end > 0).then_some(each.segment.end);
+            each.survey = Some(self.survey_one(each, end)?);
+        }
+        let counted = match (&each.footer, &each.survey) {
+            (Some(footer), None) => {
+                let rows = || footer.rows(&*each.file);
+                count(&mut out.queues, &mut each.segment, footer, rows)
+                    .map_err(StoreError::io("read", &path))?
+            }
+            _ => false,
+        };
+        if !counted {
+            let survey = match each.survey.take() {
+                Some(survey) => survey,
+                None => self.survey_one(each, each.footer.as_ref().map(|footer| footer.end))?,
+            };
+            let rows = || Ok(survey.footer.decode_rows(&survey.rows).ok());
+            count(&mut out.queues, &mut each.segment, &survey.footer, rows)
+                .map_err(StoreError::io("read", &path))?;
+            for bad in &survey.bad {
+                self.damaged(each, bad, &mut out.report)?;
+            }
+            self.write_footer(each, &survey);
+        }
+        let segment = &each.segment;
+        out.next_sequence = out.next_sequence.max(segment.end_sequence);
+        if !segment.merged {
+            out.next_base = out.next_base.max(segment.base + segment.end.max(SEGMENT_HEADER));
+        }
+        each.segment.replaces = std::mem::take(&mut each.replaces);
+        out.segments.push(each.segment.clone());
+        Ok(())
+    }
+
+    /// Gives a segment the footer it lacks. It is a convenience: a disk that has no room for it is no obstacle.
+    fn write_footer(&self, each: &mut Found, survey: &Survey) {
+        if self.read_only || self.verify {
+            // The index is in memory alone.
+            each.segment.set_index(survey.footer.index.clone());
+            return;
+        }
+        let written = survey.footer.write(&survey.rows, each.segment.salt, &*each.file);
+        each.segment.footer = written.and_then(|()| each.file.sync()).is_ok();
+        each.segment.set_index(survey.footer.index.clone());
+    }
 }
 
-enum Identity {
-    Known { segment: Segment, checkpoint: Option<Box<Checkpoint>>, header_lost: bool },
-    Unfinished,
-    Unknown,
+/// A file that is ready to become a segment.
+pub(super) const SPARE: &str = ".spare";
+/// A file that is being made.
+pub(super) const UNFINISHED: &str = ".tmp";
+
+/// A segment ends where the next one begins.
+fn sealed_end(found: &[Found], at: usize) -> Option<u64> {
+    let segment = &found[at].segment;
+    let next = &found[at + 1..].iter().find(|each| !each.segment.merged)?.segment;
+    let follows = !segment.merged && next.number == segment.number + 1;
+    follows.then(|| next.base.saturating_sub(segment.base))
 }
 
-/// The checkpoint that opens a segment.
-fn read_checkpoint(
-    file: &dyn File,
-    salt: Option<u64>,
-    length: u64,
-) -> io::Result<Option<(BatchHeader, Checkpoint)>> {
-    let mut scanner = Scanner::new(file, salt, SEGMENT_HEADER, length);
-    let Step::Batch { offset: SEGMENT_HEADER, header } = scanner.step()? else { return Ok(None) };
-    let decode = |batch| {
-        let records = format::records(&header, batch).ok()?;
-        let first = records.first().filter(|record| record.kind == Kind::Checkpoint)?;
-        Checkpoint::decode(first.body(batch)?).ok()
+fn merged_note(file: &dyn File, salt: Option<u64>, length: u64) -> io::Result<Option<(u64, MergedNote)>> {
+    let Some((header, body)) = first_record(file, salt, SEGMENT_HEADER, length, Kind::Merged)? else {
+        return Ok(None);
     };
-    Ok(decode(scanner.batch()).map(|checkpoint| (header, checkpoint)))
+    Ok(MergedNote::decode(&body).ok().map(|note| (header.salt, note)))
 }
 
 fn has_batch(file: &dyn File, salt: Option<u64>, length: u64) -> io::Result<bool> {
@@ -381,93 +418,98 @@ fn has_batch(file: &dyn File, salt: Option<u64>, length: u64) -> io::Result<bool
     Ok(matches!(step, Step::Batch { .. } | Step::Bad { .. }))
 }
 
-/// The highest position that a valid batch calls synced.
-fn highest_synced(found: &Found) -> io::Result<u64> {
-    let mut scanner = Scanner::new(&*found.file, Some(found.segment.salt), SEGMENT_HEADER, found.length);
-    let mut highest = 0;
-    loop {
-        match scanner.step()? {
-            Step::Batch { header, .. } => highest = highest.max(header.synced_to),
-            Step::Bad { .. } => {}
-            Step::End { .. } | Step::Tail { .. } => return Ok(highest),
-        }
-    }
-}
-
-fn is_whole(header: &BatchHeader, bytes: &[u8]) -> bool {
-    format::records(header, bytes)
-        .is_ok_and(|records| records.iter().all(|record| record.body(bytes).is_some()))
-}
-
 fn restore(out: &mut Recovered, checkpoint: Checkpoint) {
     out.epoch = checkpoint.epoch;
     out.next_sequence = checkpoint.next_sequence.max(1);
     out.input = checkpoint.input;
+    out.listed = checkpoint.segments;
+    out.removed.clear();
+    out.queues = Queues::default();
     for each in checkpoint.queues {
-        let id = out.queues.add(each.name);
+        let id = out.queues.len() as QueueId;
+        let removed = each.name.is_none();
+        let Some(name) = each.name.or_else(|| placeholder(id)) else { return };
+        out.queues.add(name);
         let queue = out.queues.get_mut(id);
         (queue.label, queue.last) = (each.label, each.last);
         (queue.settled, queue.retries) = (each.settled, each.retries);
+        (queue.crashes, queue.in_flight) = (each.crashes, each.in_flight);
+        if removed {
+            out.queues.forget(id);
+        }
     }
 }
 
-/// Applies the records of a batch to the state. A control record whose body is damaged is passed over: the worst that
-/// follows is a repeated delivery.
-fn apply(out: &mut Recovered, records: &[RecordHeader], batch: &[u8]) -> Result<(), DecodeError> {
-    for record in records {
-        let Some(body) = record.body(batch) else { continue };
-        let mut reader = Reader::new(body);
-        match record.kind {
-            Kind::Event => {
-                if let Some(input) = &mut out.input
-                    && let Some(position) = StoredEvent::peek_position(body)
-                {
-                    input.admitted.insert(position, position);
-                }
+/// Applies what one record says to the state.
+fn apply(out: &mut Recovered, control: &Control, format: u32) -> Result<(), DecodeError> {
+    let (kind, body) = match control {
+        Control::Record(kind, body) => (*kind, &body[..]),
+        Control::Position(position) => {
+            if let Some(input) = &mut out.input {
+                input.admitted.insert(*position, *position);
             }
-            Kind::Queue => {
-                let id = queue_id(&mut reader)?;
-                let name = TargetName::new(reader.string()?).map_err(|_| DecodeError::Impossible(0))?;
-                let label = reader.string()?.to_owned();
-                declare(&mut out.queues, id, Some(name));
-                out.queues.get_mut(id).label = label;
-            }
-            Kind::Settled => {
-                let id = queue_id(&mut reader)?;
-                declare(&mut out.queues, id, None);
-                let queue = out.queues.get_mut(id);
-                for (first, last) in format::read_runs(&mut reader)?.iter() {
-                    queue.settled.insert(first, last);
-                    let over: Vec<u64> = queue.retries.range(first..=last).map(|(&s, _)| s).collect();
-                    for sequence in over {
-                        queue.retries.remove(&sequence);
-                    }
-                }
-            }
-            Kind::Retry => {
-                let id = queue_id(&mut reader)?;
-                declare(&mut out.queues, id, None);
-                let (sequence, state) = format::read_retry(&mut reader)?;
-                out.queues.get_mut(id).retries.insert(sequence, state);
-            }
-            Kind::Input => {
-                out.input =
-                    Some(InputState { note: Bytes::copy_from_slice(body), admitted: Runs::default() });
-            }
-            Kind::Epoch => out.epoch = out.epoch.max(reader.varint()?),
-            Kind::Checkpoint => {}
+            return Ok(());
         }
+    };
+    let mut reader = Reader::new(body);
+    match kind {
+        Kind::Checkpoint => restore(out, Checkpoint::decode(body, format)?),
+        Kind::Queue => {
+            let id = queue_id(&mut reader)?;
+            let name = TargetName::new(reader.string()?).map_err(|_| DecodeError::Impossible(0))?;
+            let label = reader.string()?.to_owned();
+            declare(&mut out.queues, id, Some(name));
+            out.queues.get_mut(id).label = label;
+        }
+        Kind::Settled => {
+            let id = queue_id(&mut reader)?;
+            declare(&mut out.queues, id, None);
+            for (first, last) in format::read_runs(&mut reader)?.iter() {
+                out.queues.get_mut(id).settle_run(first, last);
+            }
+        }
+        Kind::Retry => {
+            let id = queue_id(&mut reader)?;
+            declare(&mut out.queues, id, None);
+            let (sequence, state) = format::read_retry(&mut reader)?;
+            out.queues.get_mut(id).retries.insert(sequence, state);
+        }
+        Kind::InFlight => {
+            let id = queue_id(&mut reader)?;
+            declare(&mut out.queues, id, None);
+            out.queues.get_mut(id).in_flight = format::read_sequences(&mut reader)?;
+        }
+        Kind::Dropped => {
+            let id = queue_id(&mut reader)?;
+            let last = reader.varint()?;
+            declare(&mut out.queues, id, None);
+            out.queues.get_mut(id).last = last;
+            out.queues.forget(id);
+        }
+        Kind::Input => {
+            out.input = Some(InputState { note: Bytes::copy_from_slice(body), admitted: Runs::default() });
+        }
+        Kind::Epoch => out.epoch = out.epoch.max(reader.varint()?),
+        Kind::Removed => out.removed.extend(format::read_sequences(&mut reader)?),
+        Kind::Event | Kind::Moved | Kind::Merged => {}
     }
     Ok(())
 }
 
 fn queue_id(reader: &mut Reader<'_>) -> Result<QueueId, DecodeError> {
-    QueueId::try_from(reader.varint()?).ok().filter(|&id| id < 1 << 20).ok_or(DecodeError::Impossible(0))
+    QueueId::try_from(reader.varint()?).ok().filter(|&id| id < QUEUES_MAX).ok_or(DecodeError::Impossible(0))
 }
 
-/// Has a queue under a number. One whose name was lost to damage gets a name that says so, and its entries stay.
+/// A record that names a higher one is nonsense: nothing is allocated for it.
+const QUEUES_MAX: QueueId = 1 << 20;
+
+/// The name of a queue whose own was lost to damage: its entries stay.
+fn placeholder(id: QueueId) -> Option<TargetName> {
+    TargetName::new(&format!("lost-{id}")).ok()
+}
+
+/// Has a queue under a number.
 fn declare(queues: &mut Queues, id: QueueId, name: Option<TargetName>) {
-    let placeholder = |id| TargetName::new(&format!("lost-{id}")).ok();
     while queues.len() <= id as usize {
         let next = queues.len() as QueueId;
         let name = name.clone().filter(|_| next == id).or_else(|| placeholder(next));
@@ -492,30 +534,45 @@ fn cover_gaps(queues: &mut Queues, segments: &[Segment]) {
     }
 }
 
+/// Counts what waits of a segment; false, and nothing is counted, if the rows are needed and are not there.
 fn count(
     queues: &mut Queues,
     segment: &mut Segment,
-    offset: u64,
-    header: &BatchHeader,
-    records: &[RecordHeader],
-) {
-    segment.index(header.first_sequence, offset);
-    // What a damaged batch before this one held has its sequences still.
-    segment.end_sequence = segment.end_sequence.max(header.first_sequence);
-    for record in records.iter().filter(|record| record.kind == Kind::Event) {
-        segment.end_sequence = segment.end_sequence.max(record.sequence + 1);
-        for &(id, _) in &record.targets {
-            if id >= 1 << 20 {
-                continue;
-            }
-            declare(queues, id, None);
-            let queue = queues.get_mut(id);
-            if queue.settled.contains(record.sequence) {
-                queue.last = queue.last.max(record.sequence);
-            } else {
-                queue.recovered(record.sequence, record.length as u64);
-                segment.unsettled += 1;
+    footer: &Footer,
+    rows: impl FnOnce() -> io::Result<Option<Vec<Row>>>,
+) -> io::Result<bool> {
+    let totals = || footer.totals.iter().filter(|total| total.queue < QUEUES_MAX);
+    let (first, end) = (footer.first_sequence, footer.end_sequence);
+    let last = end.saturating_sub(1).max(first);
+    totals().for_each(|total| declare(queues, total.queue, None));
+    let overlap = |queues: &Queues, id| queues.get(id).settled.overlap(first, last);
+    let rows = match totals().any(|total| overlap(queues, total.queue) == Overlap::Part) {
+        false => Vec::new(),
+        true => match rows()? {
+            Some(rows) => rows,
+            None => return Ok(false),
+        },
+    };
+    (segment.end, segment.end_sequence) = (footer.end, end);
+    segment.footer = true;
+    for total in totals() {
+        let id = total.queue;
+        let (mut entries, mut bytes) = (0, 0);
+        match overlap(queues, id) {
+            Overlap::All => {}
+            Overlap::None => (entries, bytes) = (total.entries, total.bytes),
+            Overlap::Part => {
+                let settled = &queues.get(id).settled;
+                let wanted = rows.iter().filter(|row| footer.queues(row).contains(&id));
+                for row in wanted.filter(|row| !settled.contains(row.sequence)) {
+                    (entries, bytes) = (entries + 1, bytes + row.length);
+                }
             }
         }
+        queues.get_mut(id).recovered(total.last, entries, bytes);
+        if entries > 0 && !queues.get(id).removed {
+            segment.add(id, entries, bytes);
+        }
     }
+    Ok(true)
 }

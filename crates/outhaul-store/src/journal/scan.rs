@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::fs::File;
-use crate::journal::format::{BATCH_HEADER, BATCH_MAGIC, BatchHeader};
+use crate::journal::format::{BATCH_HEADER, BATCH_MAGIC, BatchHeader, FLAG_COMPRESSED, decompress};
 
 const CHUNK: usize = 256 * 1024;
 
@@ -14,10 +14,10 @@ pub(crate) enum Step {
     Batch { offset: u64, header: BatchHeader },
     /// Bytes that are no batch, up to the next valid one.
     Bad { offset: u64, end: u64 },
-    /// Nothing more follows: the end of the file, or zeros up to it.
+    /// The end that was asked for.
     End { offset: u64 },
-    /// What follows is no batch, and no valid batch follows it.
-    Tail { offset: u64 },
+    /// What follows is no batch, and no valid batch follows it. `torn`: it looks like the beginning of one.
+    Tail { offset: u64, torn: bool },
 }
 
 /// Steps through a segment. Memory: one batch.
@@ -30,16 +30,23 @@ pub(crate) struct Scanner<'a> {
     buffer: Vec<u8>,
     buffer_start: u64,
     batch: (usize, usize),
+    /// The batch with its bodies decompressed, if they were compressed.
+    plain: Option<Vec<u8>>,
 }
 
 impl<'a> Scanner<'a> {
     /// Scans from an offset at which a batch starts up to `end`. Without a salt any batch is taken.
     pub(crate) fn new(file: &'a dyn File, salt: Option<u64>, offset: u64, end: u64) -> Self {
-        Self { file, salt, offset, end, buffer: Vec::new(), buffer_start: 0, batch: (0, 0) }
+        Self { file, salt, offset, end, buffer: Vec::new(), buffer_start: 0, batch: (0, 0), plain: None }
     }
 
-    /// The bytes of the batch that the last step returned.
+    /// The bytes of the batch that the last step returned, decompressed. Of one whose bodies cannot be decompressed
+    /// there are header and meta alone.
     pub(crate) fn batch(&self) -> &[u8] {
+        self.plain.as_deref().unwrap_or_else(|| self.stored())
+    }
+
+    fn stored(&self) -> &[u8] {
         &self.buffer[self.batch.0..self.batch.1]
     }
 
@@ -57,7 +64,9 @@ impl<'a> Scanner<'a> {
             return Ok(Step::Bad { offset, end: next });
         }
         self.offset = self.end;
-        Ok(if self.is_zero(offset)? { Step::End { offset } } else { Step::Tail { offset } })
+        let start = self.fill(offset, BATCH_HEADER)?;
+        let torn = BatchHeader::decode(&self.buffer[start..], self.salt).is_some();
+        Ok(Step::Tail { offset, torn })
     }
 
     fn try_batch(&mut self, offset: u64) -> io::Result<Option<BatchHeader>> {
@@ -69,8 +78,17 @@ impl<'a> Scanner<'a> {
         let length = header.length() as usize;
         let start = self.fill(offset, length)?;
         self.batch = (start, (start + length).min(self.buffer.len()));
+        self.plain = None;
         let whole = self.batch.1 - self.batch.0 == length;
-        Ok((whole && header.verify(self.batch())).then_some(header))
+        if !whole || !header.verify(self.stored()) {
+            return Ok(None);
+        }
+        if header.flags & FLAG_COMPRESSED != 0 {
+            let head = BATCH_HEADER + header.meta_length as usize;
+            self.plain =
+                Some(decompress(&header, self.stored()).unwrap_or_else(|| self.stored()[..head].to_vec()));
+        }
+        Ok(Some(header))
     }
 
     /// The offset of the next valid batch at or after `from`.
@@ -82,7 +100,7 @@ impl<'a> Scanner<'a> {
             if window.len() < BATCH_HEADER {
                 return Ok(None);
             }
-            match window.windows(4).position(|four| four == BATCH_MAGIC) {
+            match memchr::memmem::find(window, &BATCH_MAGIC) {
                 Some(found) => {
                     at += found as u64;
                     if self.try_batch(at)?.is_some() {
@@ -94,22 +112,6 @@ impl<'a> Scanner<'a> {
             }
         }
         Ok(None)
-    }
-
-    fn is_zero(&mut self, from: u64) -> io::Result<bool> {
-        let mut at = from;
-        while at < self.end {
-            let start = self.fill(at, 1)?;
-            let rest = &self.buffer[start..];
-            if rest.is_empty() {
-                return Ok(true);
-            }
-            if rest.iter().any(|&byte| byte != 0) {
-                return Ok(false);
-            }
-            at += rest.len() as u64;
-        }
-        Ok(true)
     }
 
     /// Has at least `length` bytes from `offset` in the buffer, as far as the file has them; returns where they start.

@@ -1,9 +1,20 @@
 //! A segment in memory: where it is, what it spans, and how much in it still waits.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::queue::QueueId;
 
 /// Distance between two entries of the index in bytes.
-const INDEX_STEP: u64 = 64 * 1024;
+pub(super) const INDEX_STEP: u64 = 64 * 1024;
+
+/// What waits in a segment for one queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) queue: QueueId,
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+}
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Segment {
@@ -15,10 +26,27 @@ pub(crate) struct Segment {
     pub(crate) end_sequence: u64,
     /// Where the valid bytes end.
     pub(crate) end: u64,
-    /// Entries, over all queues, that are not settled.
-    pub(crate) unsettled: u64,
-    /// Where to start looking for a sequence: ascending, sparse.
-    pub(super) index: Vec<(u64, u64)>,
+    /// Made of the waiting entries of others: every entry in it keeps its old sequence.
+    pub(crate) merged: bool,
+    /// The segments that it stands for, as long as the newest checkpoint may list them.
+    pub(crate) replaces: Vec<u64>,
+    /// It has a footer.
+    pub(crate) footer: bool,
+    /// Where its index is: in the footer, until somebody reads.
+    pub(super) index: Index,
+    /// Its removal is under way.
+    pub(crate) going: bool,
+    pub(super) waiting: Vec<Tally>,
+}
+
+/// Where to start looking for a sequence: ascending, sparse.
+#[derive(Debug, Clone, Default)]
+pub(super) enum Index {
+    /// It was not looked at yet.
+    #[default]
+    Footer,
+    Growing(Vec<(u64, u64)>),
+    Loaded(Arc<[(u64, u64)]>),
 }
 
 impl Segment {
@@ -37,20 +65,76 @@ impl Segment {
         (Self::file_name(number) == name).then_some(number)
     }
 
-    /// Notes that a batch with this first sequence starts at an offset.
+    /// Notes that a batch with this first sequence starts at an offset of the segment that is written to.
     pub(crate) fn index(&mut self, sequence: u64, offset: u64) {
-        if self.index.last().is_none_or(|&(_, last)| offset >= last + INDEX_STEP) {
-            self.index.push((sequence, offset));
+        if let Index::Growing(index) = &mut self.index
+            && index.last().is_none_or(|&(_, last)| offset >= last + INDEX_STEP)
+        {
+            index.push((sequence, offset));
         }
     }
 
-    /// The offset of a batch at or before the one that holds a sequence.
-    pub(crate) fn offset_before(&self, sequence: u64, start: u64) -> u64 {
-        let after = self.index.partition_point(|&(first, _)| first <= sequence);
-        after.checked_sub(1).map_or(start, |at| self.index[at].1)
+    /// The offset of a batch at or before the one that holds a sequence; None if the footer has to be asked.
+    pub(crate) fn offset_before(&self, sequence: u64, start: u64) -> Option<u64> {
+        let index: &[(u64, u64)] = match &self.index {
+            Index::Footer => return None,
+            Index::Growing(index) => index,
+            Index::Loaded(index) => index,
+        };
+        let after = index.partition_point(|&(first, _)| first <= sequence);
+        Some(after.checked_sub(1).map_or(start, |at| index[at].1))
+    }
+
+    pub(crate) fn set_index(&mut self, index: Vec<(u64, u64)>) {
+        self.index = Index::Loaded(index.into());
     }
 
     pub(crate) fn holds(&self, sequence: u64) -> bool {
         (self.first_sequence..self.end_sequence).contains(&sequence)
+    }
+
+    /// Entries, over all queues, that are not settled.
+    pub(crate) fn unsettled(&self) -> u64 {
+        self.waiting.iter().map(|tally| tally.entries).sum()
+    }
+
+    /// Bytes of what waits, counted once for every queue.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        self.waiting.iter().map(|tally| tally.bytes).sum()
+    }
+
+    pub(crate) fn waits_for(&self, queue: QueueId) -> bool {
+        self.find(queue).is_ok_and(|at| self.waiting[at].entries > 0)
+    }
+
+    pub(crate) fn tallies(&self) -> &[Tally] {
+        &self.waiting
+    }
+
+    pub(crate) fn add(&mut self, queue: QueueId, entries: u64, bytes: u64) {
+        match self.find(queue) {
+            Ok(at) => {
+                self.waiting[at].entries += entries;
+                self.waiting[at].bytes += bytes;
+            }
+            Err(at) => self.waiting.insert(at, Tally { queue, entries, bytes }),
+        }
+    }
+
+    pub(crate) fn settle(&mut self, queue: QueueId, bytes: u64) {
+        if let Ok(at) = self.find(queue) {
+            let tally = &mut self.waiting[at];
+            tally.entries = tally.entries.saturating_sub(1);
+            tally.bytes = tally.bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// Nothing waits for a queue any more.
+    pub(crate) fn forget(&mut self, queue: QueueId) {
+        self.waiting.retain(|tally| tally.queue != queue);
+    }
+
+    fn find(&self, queue: QueueId) -> Result<usize, usize> {
+        self.waiting.binary_search_by_key(&queue, |tally| tally.queue)
     }
 }

@@ -5,9 +5,11 @@
 //! queue that gets every thousandth event still needs one run, and a waiting entry needs none.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use outhaul_event::TargetName;
+use smallvec::SmallVec;
 use tokio::sync::watch;
 
 use crate::error::{AppendError, StoreError};
@@ -17,7 +19,7 @@ use crate::log::{
 
 mod runs;
 
-pub(crate) use runs::Runs;
+pub(crate) use runs::{Overlap, Runs};
 
 /// A queue's number within its log: what records name.
 pub(crate) type QueueId = u32;
@@ -61,9 +63,26 @@ pub(crate) struct Unwritten {
 }
 
 impl Unwritten {
-    pub(crate) fn is_empty(&self) -> bool {
-        // What is in flight is worth no commit of its own.
-        !self.declaration && !self.removal && self.settled.is_empty() && self.retries.is_empty()
+    /// Whether there is anything that can ride with a commit.
+    pub(crate) fn any(&self) -> bool {
+        self.declaration
+            || self.removal
+            || self.in_flight
+            || !self.settled.is_empty()
+            || !self.retries.is_empty()
+    }
+
+    /// Takes changes back that could not be written.
+    pub(crate) fn put_back(&mut self, earlier: Self) {
+        self.declaration |= earlier.declaration;
+        self.removal |= earlier.removal;
+        self.in_flight |= earlier.in_flight;
+        for (first, last) in earlier.settled.iter() {
+            self.settled.insert(first, last);
+        }
+        for (sequence, state) in earlier.retries {
+            self.retries.entry(sequence).or_insert(state);
+        }
     }
 }
 
@@ -112,7 +131,16 @@ impl SharedQueues {
             match queues.grant(admission) {
                 Ok((granted, shed)) => {
                     let bytes = admission.size();
-                    grants.push((index, Held { queues: Arc::downgrade(&self.0), granted, shed, bytes }));
+                    grants.push((
+                        index,
+                        Held {
+                            queues: Arc::downgrade(&self.0),
+                            granted,
+                            shed,
+                            bytes,
+                            counted: AtomicBool::new(false),
+                        },
+                    ));
                 }
                 Err(error) => {
                     let error = queues.never_fits(admissions, error);
@@ -132,24 +160,46 @@ impl SharedQueues {
     }
 }
 
+impl Admission {
+    /// The queues that will get it.
+    pub(crate) fn granted(&self) -> &[QueueId] {
+        self.held.as_deref().map_or(&[], |held| &held.granted)
+    }
+
+    /// The names of the targets that will get it, and of those that miss it.
+    pub(crate) fn outcome(&self, queues: &SharedQueues) -> (Arc<[TargetName]>, Vec<TargetName>) {
+        match self.held.as_deref() {
+            Some(held) if held.granted.len() == self.targets.len() => (Arc::clone(&self.targets), Vec::new()),
+            Some(held) => {
+                let queues = queues.lock();
+                (queues.names(&held.granted).into(), queues.names(&held.shed))
+            }
+            None => (Arc::default(), Vec::new()),
+        }
+    }
+}
+
 /// Room taken in the queues of one admission. Dropping it gives the room back.
 #[derive(Debug)]
 pub(crate) struct Held {
     queues: Weak<Mutex<Queues>>,
-    pub(crate) granted: Vec<QueueId>,
-    pub(crate) shed: Vec<QueueId>,
+    pub(crate) granted: QueueIds,
+    pub(crate) shed: QueueIds,
     bytes: u64,
+    /// The entry counts itself.
+    counted: AtomicBool,
 }
+
+type QueueIds = SmallVec<[QueueId; 2]>;
 
 impl Drop for Held {
     fn drop(&mut self) {
+        if *self.counted.get_mut() {
+            return;
+        }
         let Some(queues) = self.queues.upgrade() else { return };
         let mut queues = queues.lock().unwrap_or_else(PoisonError::into_inner);
-        for &id in &self.granted {
-            let queue = queues.get_mut(id);
-            queue.held_entries -= 1;
-            queue.held_bytes -= self.bytes;
-        }
+        queues.release(&self.granted, self.bytes);
     }
 }
 
@@ -207,6 +257,25 @@ impl Queues {
         id
     }
 
+    /// Takes a removed queue's name away.
+    pub(crate) fn forget(&mut self, id: QueueId) {
+        let queue = self.get_mut(id);
+        queue.end();
+        let name = queue.name.clone();
+        self.by_name.remove(&name);
+    }
+
+    /// The process ended while entries were being delivered: each of them has one crash more.
+    pub(crate) fn crashed(&mut self) {
+        for queue in &mut self.list {
+            for sequence in std::mem::take(&mut queue.in_flight) {
+                if sequence <= queue.last && !queue.settled.contains(sequence) {
+                    *queue.crashes.entry(sequence).or_default() += 1;
+                }
+            }
+        }
+    }
+
     pub(crate) fn rename(&mut self, id: QueueId, name: TargetName) {
         if self.get(id).name != name {
             let old = std::mem::replace(&mut self.get_mut(id).name, name.clone());
@@ -258,9 +327,9 @@ impl Queues {
     }
 
     /// Takes room for one admission, or says which queue has none.
-    fn grant(&mut self, admission: &Admission) -> Result<(Vec<QueueId>, Vec<QueueId>), AppendError> {
+    fn grant(&mut self, admission: &Admission) -> Result<(QueueIds, QueueIds), AppendError> {
         let bytes = admission.size();
-        let (mut granted, mut shed) = (Vec::with_capacity(admission.targets.len()), Vec::new());
+        let (mut granted, mut shed) = (QueueIds::new(), QueueIds::new());
         for target in admission.targets.iter() {
             let id = match self.by_name.get(target) {
                 Some(&id) if self.get(id).attached => id,
@@ -323,6 +392,28 @@ impl Queues {
         ids.iter().map(|&id| self.get(id).name.clone()).collect()
     }
 
+    /// Counts a written admission in its queues, instead of the room that it held.
+    pub(crate) fn admit(&mut self, admission: &Admission, sequence: u64, bytes: u64) {
+        let Some(held) = &admission.held else { return };
+        if !held.counted.swap(true, Ordering::Relaxed) {
+            self.release(&held.granted, held.bytes);
+        }
+        for &id in &held.granted {
+            self.get_mut(id).admitted(sequence, bytes, admission.origin);
+        }
+    }
+
+    /// Wakes whoever watches these queues, if it does not know of this sequence yet.
+    pub(crate) fn announce(&self, queues: &[QueueId], sequence: u64) {
+        for &id in queues {
+            self.get(id).durable.send_if_modified(|known| {
+                let new = *known < sequence;
+                *known = sequence.max(*known);
+                new
+            });
+        }
+    }
+
     /// Ends an entry or notes its retry; false if it was settled before.
     pub(crate) fn settle(&mut self, id: QueueId, settlement: &Settlement) -> bool {
         let Settlement { place, outcome } = settlement;
@@ -353,6 +444,13 @@ impl Queues {
         let mut all: Vec<_> = self.list.iter().filter(|queue| !queue.removed).map(Queue::stats).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
+    }
+}
+
+fn forget<T>(map: &mut BTreeMap<u64, T>, first: u64, last: u64) {
+    let over: Vec<u64> = map.range(first..=last).map(|(&sequence, _)| sequence).collect();
+    for sequence in over {
+        map.remove(&sequence);
     }
 }
 
@@ -390,8 +488,11 @@ impl Queue {
         entries.max(bytes.div_ceil(mean)).min(self.waiting.saturating_sub(1))
     }
 
-    /// Counts an entry that became durable, and wakes whoever watches.
+    /// Counts an entry that came.
     pub(crate) fn admitted(&mut self, sequence: u64, bytes: u64, origin: Origin) {
+        if self.removed {
+            return;
+        }
         self.last = sequence;
         match origin {
             Origin::Producer => self.counters.admitted += 1,
@@ -400,7 +501,6 @@ impl Queue {
         }
         self.waiting += 1;
         self.bytes += bytes;
-        self.durable.send_replace(sequence);
     }
 
     /// Counts an entry, discarded just now, as one that somebody else removed.
@@ -414,13 +514,28 @@ impl Queue {
         self.waiting -= entries;
     }
 
-    /// Counts an entry that was found waiting at open.
-    pub(crate) fn recovered(&mut self, sequence: u64, bytes: u64) {
-        self.last = self.last.max(sequence);
-        self.counters.recovered += 1;
-        self.waiting += 1;
+    /// Whether an entry still waits.
+    pub(crate) fn wants(&self, sequence: u64) -> bool {
+        !self.settled.contains(sequence)
+    }
+
+    /// Counts entries that were found at open; `last` is the newest of them, waiting or not.
+    pub(crate) fn recovered(&mut self, last: u64, entries: u64, bytes: u64) {
+        if self.removed {
+            return;
+        }
+        self.last = self.last.max(last);
+        self.counters.recovered += entries;
+        self.waiting += entries;
         self.bytes += bytes;
-        self.durable.send_replace(sequence);
+        self.durable.send_replace(self.last);
+    }
+
+    /// Takes a run of settled entries from the log.
+    pub(crate) fn settle_run(&mut self, first: u64, last: u64) {
+        self.settled.insert(first, last);
+        forget(&mut self.retries, first, last);
+        forget(&mut self.crashes, first, last);
     }
 
     pub(crate) fn watch(&self) -> watch::Receiver<u64> {

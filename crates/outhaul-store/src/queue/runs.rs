@@ -7,6 +7,14 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Runs(BTreeMap<u64, u64>);
 
+/// How much of a range is in a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Overlap {
+    None,
+    Part,
+    All,
+}
+
 impl Runs {
     /// Adds `first..=last`, joining what it touches.
     pub(crate) fn insert(&mut self, first: u64, last: u64) {
@@ -26,6 +34,15 @@ impl Runs {
 
     pub(crate) fn contains(&self, sequence: u64) -> bool {
         self.0.range(..=sequence).next_back().is_some_and(|(_, &end)| end >= sequence)
+    }
+
+    /// How much of `first..=last` is in the set.
+    pub(crate) fn overlap(&self, first: u64, last: u64) -> Overlap {
+        match self.0.range(..=last).next_back() {
+            Some((&start, &end)) if start <= first && end >= last => Overlap::All,
+            Some((_, &end)) if end >= first => Overlap::Part,
+            _ => Overlap::None,
+        }
     }
 
     /// The smallest sequence that is not in the set.
@@ -61,6 +78,15 @@ mod tests {
                     prop_assert_eq!(runs.contains(sequence), plain.contains(&sequence));
                 }
                 prop_assert_eq!(runs.low_water(), (0..).find(|s| !plain.contains(s)).unwrap());
+                for (first, last) in (0..66).flat_map(|first| (first..70).map(move |last| (first, last))) {
+                    let inside = (first..=last).filter(|s| plain.contains(s)).count() as u64;
+                    let expected = match inside {
+                        0 => Overlap::None,
+                        all if all == last - first + 1 => Overlap::All,
+                        _ => Overlap::Part,
+                    };
+                    prop_assert_eq!(runs.overlap(first, last), expected);
+                }
                 // Runs never touch: neighbours have a gap of at least one.
                 let all: Vec<_> = runs.iter().collect();
                 prop_assert!(all.windows(2).all(|pair| pair[0].1 + 1 < pair[1].0));

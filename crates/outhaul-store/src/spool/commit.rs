@@ -226,7 +226,7 @@ impl Shared {
             for admission in std::mem::take(&mut call.admissions) {
                 own.push(match admission {
                     Err(error) => Answer::Refused(error),
-                    Ok(admission) if granted(&admission).is_empty() => Answer::Nobody(admission),
+                    Ok(admission) if admission.granted().is_empty() => Answer::Nobody(admission),
                     Ok(admission) => match self.job(core, admission, now) {
                         Ok(job) => {
                             jobs.push(job);
@@ -256,7 +256,7 @@ impl Shared {
                 Origin::Producer | Origin::Import => None,
             },
             position: admission.position,
-            fan_out: granted(&admission).len() as u32,
+            fan_out: admission.granted().len() as u32,
         };
         let mut bytes = mapping::encode(&content);
         if bytes.len() > rqp1::ENTRY_BYTES_MAX {
@@ -270,7 +270,7 @@ impl Shared {
             bytes = compressed;
         }
         let slot = Slot::minted(id, bytes.len() as u64, is_compressed);
-        let queues = granted(&admission).iter().map(|&id| (id, Ok(()))).collect();
+        let queues = admission.granted().iter().map(|&id| (id, Ok(()))).collect();
         Ok(Job { sequence, slot, bytes, admission, queues })
     }
 
@@ -487,15 +487,19 @@ impl Shared {
             let mut dirs = lock(&self.dirs);
             let mut queues = self.queues.lock();
             for job in &jobs {
+                let (sequence, bytes) = (job.sequence, u64::from(job.slot.bytes));
+                let whole = job.queues.iter().all(|(_, outcome)| outcome.is_ok());
+                if whole {
+                    queues.admit(&job.admission, sequence, bytes);
+                }
                 for (id, _) in job.queues.iter().filter(|(_, outcome)| outcome.is_ok()) {
-                    if let Some(dir) = dirs.get_mut(id) {
-                        dir.index.insert(job.sequence, job.slot, None);
-                        queues.get_mut(*id).admitted(
-                            job.sequence,
-                            u64::from(job.slot.bytes),
-                            job.admission.origin,
-                        );
+                    let Some(dir) = dirs.get_mut(id) else { continue };
+                    dir.index.insert(sequence, job.slot, None);
+                    if !whole {
+                        // The room that it held is given back with the rest of it.
+                        queues.get_mut(*id).admitted(sequence, bytes, job.admission.origin);
                     }
+                    queues.announce(&[*id], sequence);
                 }
             }
         }
@@ -553,13 +557,12 @@ impl Shared {
     }
 
     fn receipt(&self, sequence: u64, admission: &Admission) -> Receipt {
-        let queues = self.queues.lock();
-        let held = admission.held.as_ref();
+        let (targets, shed) = admission.outcome(&self.queues);
         Receipt {
             sequence,
             dedup_id: admission.dedup_id,
-            targets: held.map_or_else(Vec::new, |held| queues.names(&held.granted)),
-            shed: held.map_or_else(Vec::new, |held| queues.names(&held.shed)),
+            targets,
+            shed,
             durable: self.options.durability == Durability::Synced,
         }
     }
@@ -657,10 +660,6 @@ impl Inner {
             || !self.flushes.is_empty()
             || self.note_now
     }
-}
-
-fn granted(admission: &Admission) -> &[QueueId] {
-    admission.held.as_ref().map_or(&[], |held| &held.granted)
 }
 
 fn refuse(

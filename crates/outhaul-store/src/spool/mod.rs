@@ -48,6 +48,7 @@ use crate::queue::{QueueId, Runs, SharedQueues};
 
 pub mod batch;
 mod commit;
+mod failed;
 mod index;
 mod log;
 pub mod mapping;
@@ -59,6 +60,7 @@ pub mod rqp1;
 mod sidecar;
 
 use commit::Core;
+pub(crate) use failed::SpoolFailed;
 use index::{Gone, Index};
 pub use names::safe_id;
 

@@ -53,7 +53,10 @@ pub(super) fn open(fs: Arc<dyn FileSystem>, dir: &Path, options: SpoolOptions) -
     for file in &report.foreign {
         tracing::warn!(file, dir = %dir.display(), "a file in the spool is not ours and is left alone");
     }
-    let space = fs.space(dir).map_err(StoreError::io("look at the file system of", dir))?;
+    let total = match fs.space(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && options.read_only => u64::MAX,
+        other => other.map_err(StoreError::io("look at the file system of", dir))?.total,
+    };
     let covers = input.as_ref().map_or(0, |input| input.covers);
     Ok(Shared {
         core: Mutex::new(Core::above(high.max(covers))),
@@ -63,7 +66,7 @@ pub(super) fn open(fs: Arc<dyn FileSystem>, dir: &Path, options: SpoolOptions) -
         queues: SharedQueues::new(queues),
         // An open has room for a million leases.
         epoch: AtomicU64::new(opens << 20),
-        bytes_default: (space.total / 4).clamp(1, 10 << 30),
+        bytes_default: (total / 4).clamp(1, 10 << 30),
         report,
         lock: OnceLock::new(),
         fs,
@@ -74,7 +77,11 @@ pub(super) fn open(fs: Arc<dyn FileSystem>, dir: &Path, options: SpoolOptions) -
 
 impl Opening<'_> {
     fn directories(&mut self) -> Result<(), StoreError> {
-        let mut found = self.fs.list(self.dir).map_err(StoreError::io("list", self.dir))?;
+        let mut found = match self.fs.list(self.dir) {
+            // Nothing was written yet, and nothing is created to be looked at.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.read_only => return Ok(()),
+            other => other.map_err(StoreError::io("list", self.dir))?,
+        };
         found.sort_by(|a, b| a.name.cmp(&b.name));
         for entry in found {
             if entry.is_file {
@@ -248,11 +255,11 @@ fn recover(dir: &mut Dir, queue: &mut Queue, state: StateFile) {
             dir.index.settle_item(first, index);
         }
     }
-    let mut after = 0;
+    let (mut after, mut entries, mut bytes) = (0, 0, 0);
     while let Some(found) = dir.index.next(after) {
-        after = found.sequence;
-        queue.recovered(found.sequence, found.bytes());
+        (after, entries, bytes) = (found.sequence, entries + 1, bytes + found.bytes());
     }
+    queue.recovered(after, entries, bytes);
     for (sequence, attempts, not_before) in state.retries {
         if dir.index.contains(sequence) {
             let not_before = from_millis(not_before);

@@ -10,6 +10,7 @@ mod import;
 mod journal;
 mod sim;
 mod spool;
+mod spool_failed;
 mod spool_sim;
 mod store;
 mod support;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use outhaul_store::event::{Event, TargetName, Uid};
 use outhaul_store::{
     Admission, Entry, FailedEntry, Failure, FileSystem, Journal, JournalOptions, Log, Outcome, QueueSettings,
-    Rule, Settlement, StoreError,
+    Rule, Settlement, StoreError, Upkeep,
 };
 
 pub(crate) fn name(text: &str) -> TargetName {
@@ -50,7 +50,13 @@ pub(crate) fn failed(target: &str, sequence: u64) -> FailedEntry {
 pub(crate) const DIR: &str = "/data/log";
 
 pub(crate) fn options(segment_bytes_max: u64) -> JournalOptions {
-    JournalOptions { segment_bytes_max, reserve_bytes: 1024, ..JournalOptions::default() }
+    JournalOptions {
+        segment_bytes_max,
+        segment_bytes_first: segment_bytes_max.min(4096),
+        reserve_bytes: 1024,
+        upkeep: Upkeep::Inline,
+        ..JournalOptions::default()
+    }
 }
 
 pub(crate) fn open(fs: Arc<dyn FileSystem>, options: JournalOptions) -> Result<Journal, StoreError> {

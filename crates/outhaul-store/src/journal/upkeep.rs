@@ -1,0 +1,201 @@
+//! What is done beside the commits, in a thread of its own: footers of sealed segments, files kept ready, removal of
+//! finished segments, and the merging of those in which hardly anything waits.
+
+use std::sync::Arc;
+use std::sync::PoisonError;
+
+use super::commit::Core;
+use super::segment::Segment;
+use super::survey::survey;
+use super::{Shared, Upkeep, lock};
+use crate::log::Damage;
+
+#[derive(Debug)]
+pub(super) enum Chore {
+    /// Write the footer of the segment with this number.
+    Seal(u64),
+    /// Have a file of this length ready.
+    Prepare(u64),
+    Remove(Vec<Segment>),
+    Merge,
+}
+
+/// What the thread has to do.
+#[derive(Debug, Default)]
+pub(super) struct Chores {
+    list: std::collections::VecDeque<Chore>,
+    stop: bool,
+    busy: bool,
+}
+
+impl Shared {
+    /// After a round: what it leaves to be done.
+    pub(super) fn upkeep(&self, core: &mut Core, dead: Vec<Segment>) {
+        if let Some(active) = core.active.as_mut().filter(|active| !active.prepared) {
+            // Not at once: most logs never need a second segment.
+            if active.offset > active.capacity / 4 {
+                active.prepared = true;
+                let length = active.capacity.saturating_mul(2).min(self.options.segment_bytes_max);
+                if lock(&self.inner).spares.is_empty() {
+                    self.chore(Chore::Prepare(length));
+                }
+            }
+        }
+        if !dead.is_empty() {
+            self.chore(Chore::Remove(dead));
+            self.chore(Chore::Merge);
+        }
+    }
+
+    pub(super) fn chore(&self, chore: Chore) {
+        lock(&self.chores).list.push_back(chore);
+        if self.options.upkeep == Upkeep::Thread {
+            self.keeper();
+            self.chores_wake.notify_all();
+        }
+    }
+
+    /// Without a thread, the work is done by whoever made it, once the disk is free.
+    pub(super) fn work_off(&self) {
+        if self.options.upkeep == Upkeep::Inline {
+            while let Some(chore) = self.next_chore() {
+                self.do_chore(chore);
+            }
+        }
+    }
+
+    fn next_chore(&self) -> Option<Chore> {
+        lock(&self.chores).list.pop_front()
+    }
+
+    /// Starts the thread at the first chore.
+    fn keeper(&self) {
+        let mut keeper = lock(&self.keeper);
+        let Some(shared) = self.me.upgrade().filter(|_| keeper.is_none()) else { return };
+        if lock(&self.chores).stop {
+            return;
+        }
+        let thread = std::thread::Builder::new().name("outhaul-upkeep".to_owned());
+        match thread.spawn(move || shared.upkeep_loop()) {
+            Ok(handle) => *keeper = Some(handle),
+            // Nothing depends on it but speed and space.
+            Err(error) => tracing::warn!(%error, "no thread for the upkeep of the log could be started"),
+        }
+    }
+
+    fn upkeep_loop(self: Arc<Self>) {
+        loop {
+            let chore = {
+                let mut chores = lock(&self.chores);
+                loop {
+                    if chores.stop {
+                        return;
+                    }
+                    if let Some(chore) = chores.list.pop_front() {
+                        chores.busy = true;
+                        break chore;
+                    }
+                    chores.busy = false;
+                    chores = self.chores_wake.wait(chores).unwrap_or_else(PoisonError::into_inner);
+                }
+            };
+            self.do_chore(chore);
+        }
+    }
+
+    /// Lets the thread end behind what it is doing.
+    pub(super) fn stop_upkeep(&self) {
+        lock(&self.chores).stop = true;
+        self.chores_wake.notify_all();
+        if let Some(thread) = lock(&self.keeper).take() {
+            // A panic in the thread was reported by the panic hook; nothing depends on what it left.
+            thread.join().unwrap_or_default();
+        }
+    }
+
+    fn do_chore(&self, chore: Chore) {
+        match chore {
+            Chore::Seal(number) => {
+                self.write_footer(number, 0);
+                self.merge();
+            }
+            Chore::Prepare(length) => self.prepare(length),
+            Chore::Remove(dead) => self.remove_segments(&dead),
+            Chore::Merge => self.merge(),
+        }
+    }
+
+    /// Gives the last segment of a log that is being closed its footer.
+    pub(super) fn seal(&self, core: &mut Core, checkpoint: u64) {
+        let number = lock(&self.inner).segments.last().map(|segment| segment.number);
+        if let Some(number) = number.filter(|_| core.active.is_some()) {
+            self.write_footer(number, checkpoint);
+        }
+    }
+
+    /// Reads a sealed segment back and writes its footer. It is a convenience: without it the next open reads the
+    /// segment.
+    fn write_footer(&self, number: u64, checkpoint: u64) {
+        let find = |segment: &&Segment| segment.number == number && !segment.footer && !segment.going;
+        let Some(segment) = lock(&self.inner).segments.iter().find(find).cloned() else { return };
+        let path = segment.path(&self.dir);
+        let write = || {
+            let file = self.fs.open(&path, true)?;
+            let length = file.len()?;
+            let Some(mut survey) = survey(&*file, &segment, Some(segment.end), length, |_| true)? else {
+                return Ok(None);
+            };
+            survey.footer.checkpoint = checkpoint;
+            if survey.bad.is_empty() {
+                // What was prepared and is not needed goes back to the disk.
+                if segment.end < length / 2 {
+                    file.set_len(segment.end)?;
+                }
+                survey.footer.write(&survey.rows, segment.salt, &*file)?;
+                file.sync()?;
+            }
+            Ok(Some(survey))
+        };
+        match write() {
+            // It was removed, and its file used again, while it was read.
+            Ok(Some(survey)) if !survey.bad.is_empty() && !self.still_there(number) => {}
+            Ok(Some(survey)) => {
+                for bad in &survey.bad {
+                    self.found_damage(Damage {
+                        file: Segment::file_name(number),
+                        offset: bad.offset,
+                        length: bad.end - bad.offset,
+                        reason: bad.reason.to_owned(),
+                        quarantined: None,
+                    });
+                }
+                let mut inner = lock(&self.inner);
+                if let Some(segment) = inner.segments.iter_mut().find(|each| each.number == number) {
+                    segment.footer = survey.bad.is_empty();
+                    segment.set_index(survey.footer.index);
+                }
+            }
+            Ok(None) => {}
+            Err(error) => {
+                let error: std::io::Error = error;
+                tracing::debug!(path = %path.display(), %error, "a footer could not be written");
+            }
+        }
+    }
+
+    /// Damage that shows while the log is open.
+    pub(super) fn found_damage(&self, damage: Damage) {
+        let mut report = lock(&self.report);
+        if report.damage.iter().any(|known| (&known.file, known.offset) == (&damage.file, damage.offset)) {
+            return;
+        }
+        let Damage { file, offset, length, reason, .. } = &damage;
+        tracing::error!(file, offset, bytes = length, reason, "the journal is damaged");
+        report.damage.push(damage);
+    }
+
+    /// Whether a segment that was read is what it was: its file may have been used again meanwhile.
+    pub(super) fn still_there(&self, number: u64) -> bool {
+        lock(&self.inner).segments.iter().any(|segment| segment.number == number && !segment.going)
+    }
+}
