@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use outhaul_store::{DirEntry, File, FileSystem, Lock, SimFileSystem, Space};
+use outhaul_store::{DirEntry, File, FileSystem, Lock, SimFileSystem, Space, Stat};
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Counting {
@@ -45,6 +45,10 @@ impl FileSystem for Counting {
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         self.disk.list(dir)
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        self.disk.stat(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
