@@ -39,16 +39,13 @@ enum Verb {
     },
     /// Repeats the slow suites with new seeds until the time is over or one fails
     Soak(soak::Options),
-    /// Runs the criterion benchmarks of one crate, or of all that have some
-    Bench {
-        /// A crate, with or without `outhaul-`
-        suite: Option<String>,
-    },
+    /// Measures a suite against its goals and its rivals, or runs the criterion benchmarks of the crates
+    Bench(bench::Options),
 }
 
 fn main() -> ExitCode {
     match run(Cli::parse().verb) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("\nerror: {error:#}");
             ExitCode::FAILURE
@@ -56,14 +53,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(verb: Verb) -> Result<()> {
+fn run(verb: Verb) -> Result<ExitCode> {
     let root = workspace_root()?;
     match verb {
-        Verb::Lint => lint::run(&root),
-        Verb::Test { suite } => test::run(&root, suite.as_deref()),
-        Verb::Soak(options) => soak::run(&root, &options),
-        Verb::Bench { suite } => bench::run(&root, suite.as_deref()),
+        Verb::Lint => lint::run(&root)?,
+        Verb::Test { suite } => test::run(&root, suite.as_deref())?,
+        Verb::Soak(options) => soak::run(&root, &options)?,
+        Verb::Bench(options) => return bench::run(&root, &options),
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The folder above this package. It is asked for at run time: a binary that was built in another clone, with the

@@ -47,7 +47,7 @@ impl Metadata {
     /// The package called `name` or `outhaul-NAME`.
     pub(crate) fn package(&self, name: &str) -> Result<&Package> {
         let long = format!("outhaul-{name}");
-        let Some(package) = self.packages.iter().find(|p| p.name == long || p.name == name) else {
+        let Some(package) = self.packages.iter().find(|p| p.is_called(name)) else {
             let names: Vec<&str> = self.packages.iter().map(|p| p.name.as_str()).collect();
             bail!("no crate `{name}` or `{long}` in the workspace; there are: {}", names.join(", "));
         };
@@ -56,6 +56,11 @@ impl Metadata {
 }
 
 impl Package {
+    /// By its name, with or without `outhaul-`.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.name.strip_prefix("outhaul-") == Some(name)
+    }
+
     /// The names of the package's benchmark binaries.
     pub(crate) fn benches(&self) -> impl Iterator<Item = &str> {
         self.targets.iter().filter(|t| t.kind.iter().any(|k| k == "bench")).map(|t| t.name.as_str())

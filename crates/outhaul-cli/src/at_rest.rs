@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use outhaul::event::{InvalidUid, TargetName, Uid};
-use outhaul::store::{QueueSettings, QueueStats, Store, StoreOptions};
+use outhaul::store::{JournalOptions, QueueSettings, QueueStats, Store, StoreOptions};
 
 use crate::console::{Console, quoted};
 use crate::data_dir;
@@ -25,11 +25,20 @@ pub(crate) struct AtRest {
 impl AtRest {
     /// Opens it with the engine it belongs to. Nothing is made where nothing is.
     pub(crate) async fn open(data: &Path, access: Access) -> Result<Self, CliError> {
+        Self::open_journal(data, access, JournalOptions::default()).await
+    }
+
+    /// As [`open`](Self::open); a journal is opened in this way.
+    pub(crate) async fn open_journal(
+        data: &Path,
+        access: Access,
+        journal: JournalOptions,
+    ) -> Result<Self, CliError> {
         data_dir::check(data)?;
         let found = Store::engine_of(data)?;
         let engine = found.unwrap_or_default();
         let read_only = access == Access::Look || found.is_none();
-        let options = StoreOptions { engine, read_only, ..StoreOptions::default() };
+        let options = StoreOptions { engine, read_only, journal, ..StoreOptions::default() };
         Ok(Self { store: Store::open(data, options).await?, data: data.to_owned() })
     }
 

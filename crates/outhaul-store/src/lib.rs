@@ -43,6 +43,8 @@
 //!
 //! # Features
 //!
+//! `kv-fjall`: the engine on a disk for [`kv`], rows under ordered keys.
+//!
 //! `testkit`: the simulated disk on which this crate's own tests cut the power.
 
 mod error;
@@ -50,6 +52,7 @@ mod failed;
 mod fs;
 pub mod import;
 mod journal;
+pub mod kv;
 mod log;
 mod memory;
 mod queue;

@@ -1,9 +1,11 @@
 //! `verify`, which reads everything and changes nothing, and `repair`, which moves what is damaged to the quarantine.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use outhaul::event::TargetName;
-use outhaul::store::{Damage, Lease, Shards};
+use outhaul::store::{Damage, Engine, JournalOptions, Lease, OpenWatch, Shards};
 use serde::Serialize;
 
 use crate::args::DataArgs;
@@ -11,6 +13,7 @@ use crate::at_rest::{Access, AtRest};
 use crate::console::{Console, counted};
 use crate::error::{CliError, Exit};
 use crate::output::{Failure, Output};
+use crate::text::bytes_of;
 
 /// Something that is stored and cannot be read.
 #[derive(Debug, Serialize)]
@@ -142,12 +145,13 @@ fn others(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Opens the directory, which checks every batch of every file, and reads every entry, which checks its own checksum.
+/// Reads everything that is stored, and checks it.
 async fn look(data: &Path, access: Access, console: &Console) -> Result<Report, CliError> {
     console.start_bar();
-    console.progress(0, None, "checking the files".to_owned());
-    let at = AtRest::open(data, access).await?;
+    let at = open(data, access, console).await?;
     let opened = at.store.report();
+    // A journal that is verified tells of each record in which file it is.
+    let told_by_file = access == Access::Look && at.store.engine() == Engine::Journal;
     let mut report = Report {
         entries: 0,
         torn_bytes: opened.torn_bytes,
@@ -156,24 +160,50 @@ async fn look(data: &Path, access: Access, console: &Console) -> Result<Report, 
     };
     let queues = at.queues(None);
     let failed = at.store.failed().count(None);
-    let total = queues.iter().map(|queue| queue.waiting).sum::<u64>() + failed;
-    let lease = at.store.log().lease(Shards::All).await?;
-    for queue in queues {
-        let done =
-            |done| console.progress(done, Some(total), format!("checking the entries of {}", queue.name));
-        check_queue(&*lease, &queue.name, &mut report, done).await?;
+    if told_by_file {
+        report.entries = queues.iter().map(|queue| queue.waiting).sum();
+    } else {
+        let total = queues.iter().map(|queue| queue.waiting).sum();
+        let lease = at.store.log().lease(Shards::All).await?;
+        for queue in queues {
+            let message = format!("checking the entries of {}", queue.name);
+            let done = |done| console.progress(done, Some(total), message.clone());
+            check_queue(&*lease, &queue.name, &mut report, done).await?;
+        }
     }
     // Opening has read them all.
     report.entries += failed;
+    let in_failed = |found: &Finding| found.file.as_ref().is_some_and(|file| file.starts_with("failed/"));
+    let failed_told = told_by_file && report.damage.iter().any(in_failed);
     for record in at.store.failed().unreadable() {
-        let entry = format!("{} of target {} in failed/", record.record, record.target);
         report.entries += 1;
-        report.damage.push(Finding::entry(entry, record.reason));
+        if !failed_told {
+            let entry = format!("{} of target {} in failed/", record.record, record.target);
+            report.damage.push(Finding::entry(entry, record.reason));
+        }
     }
-    drop(lease);
     at.store.close().await?;
     console.end_bar();
     Ok(report)
+}
+
+/// Opens it, every checksum verified if nothing is to be changed, with a bar over the bytes.
+async fn open(data: &Path, access: Access, console: &Console) -> Result<AtRest, CliError> {
+    let watch = Arc::new(OpenWatch::default());
+    let verify = access == Access::Look;
+    let journal = JournalOptions { verify, watch: Arc::clone(&watch), ..JournalOptions::default() };
+    let mut opened = std::pin::pin!(AtRest::open_journal(data, access, journal));
+    let mut tick = tokio::time::interval(Duration::from_millis(100));
+    loop {
+        tokio::select! {
+            opened = &mut opened => return opened,
+            _ = tick.tick() => {
+                let total = Some(watch.total()).filter(|&total| total > 0);
+                let message = format!("{} of {} checked", bytes_of(watch.done()), bytes_of(watch.total()));
+                console.progress(watch.done(), total, message);
+            }
+        }
+    }
 }
 
 async fn check_queue(

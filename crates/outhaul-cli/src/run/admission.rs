@@ -47,7 +47,12 @@ fn answer(names: Vec<(String, String)>, results: Vec<Result<Receipt, AdmitError>
             Ok(receipt) => {
                 durable &= receipt.durable;
                 let (id, dedup_id) = names;
-                accepted.push(Accepted { id, dedup_id, targets: receipt.targets.to_vec(), shed: receipt.shed });
+                accepted.push(Accepted {
+                    id,
+                    dedup_id,
+                    targets: receipt.targets.to_vec(),
+                    shed: receipt.shed,
+                });
             }
             Err(error) => {
                 faults.push(Fault::event(index, &names, error.to_string()));

@@ -1,13 +1,19 @@
 //! The built program from outside: standard input and output, real HTTP, signals and crashes.
 
-#![expect(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failed expectation ends a test")]
 
 mod crash;
 mod engines;
 mod failed;
 mod faults;
+#[cfg(target_os = "linux")]
+mod full;
 mod import;
 mod ingest;
+#[cfg(target_os = "linux")]
+mod lossy;
+#[cfg(target_os = "linux")]
+mod mounts;
 mod pipe;
 mod queue;
 mod receiver;

@@ -179,6 +179,15 @@ impl SimFileSystem {
         self.lock().fail = None;
     }
 
+    /// Changes a byte on the device that was confirmed; whoever reads through the page cache sees the old one.
+    pub fn lose(&self, path: &Path, at: usize) {
+        let mut disk = self.lock();
+        let id = disk.names.get(path).copied();
+        if let Some(file) = id.and_then(|id| disk.files.get_mut(&id)) {
+            file.durable[at] ^= 0xFF;
+        }
+    }
+
     /// Bounds the bytes in all files together; None is no bound.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.lock().capacity = bytes;

@@ -54,8 +54,10 @@ pub(super) struct Active {
     pub(super) start: u64,
     /// A segment is left when it would become longer.
     pub(super) capacity: u64,
-    /// The next file has been asked for.
+    /// The next file has been asked for, or is not worth it.
     pub(super) prepared: bool,
+    /// The batches in it, without the checkpoint.
+    pub(super) batches: u64,
 }
 
 /// What one round took from the queue of calls, to be answered at its end.
@@ -73,8 +75,6 @@ pub(super) struct Taken {
 
 struct Answer {
     results: Vec<Result<Receipt, AppendError>>,
-    /// Which results stand for written events.
-    written: Vec<usize>,
     reply: AppendReply,
 }
 
@@ -274,19 +274,8 @@ impl Shared {
     }
 
     fn add_call(&self, core: &mut Core, call: Call, taken: &mut Taken) -> Answer {
-        let mut results = Vec::with_capacity(call.events.len());
-        let mut written = Vec::with_capacity(call.events.len());
-        for event in call.events {
-            let result = event.map(|event| {
-                let receipt = self.add_event(core, event, taken);
-                if receipt.sequence > 0 {
-                    written.push(results.len());
-                }
-                receipt
-            });
-            results.push(result);
-        }
-        Answer { results, written, reply: call.reply }
+        let add = |event: Result<Encoded, _>| event.map(|event| self.add_event(core, event, taken));
+        Answer { results: call.events.into_iter().map(add).collect(), reply: call.reply }
     }
 
     fn add_event(&self, core: &mut Core, event: Encoded, taken: &mut Taken) -> Receipt {
@@ -357,6 +346,7 @@ impl Shared {
             });
         }
         active.offset += written as u64;
+        active.batches += 1;
         self.sync_only(core, sync).map(|()| offset)
     }
 
@@ -530,8 +520,11 @@ impl Taken {
 
 impl Answer {
     fn fail(mut self, error: impl Fn() -> AppendError) {
-        for &index in &self.written {
-            self.results[index] = Err(error());
+        // An event for nobody was not to be written: it has no sequence.
+        for result in &mut self.results {
+            if result.as_ref().is_ok_and(|receipt| receipt.sequence > 0) {
+                *result = Err(error());
+            }
         }
         self.reply.send(self.results);
     }

@@ -18,8 +18,8 @@ use super::{Shared, lock};
 use crate::error::StoreError;
 use crate::fs::FsKind;
 
-/// Files that are kept ready at most.
-pub(super) const SPARES_MAX: usize = 2;
+/// Bytes that are prepared with one sync.
+const PREPARE_BYTES: u64 = 256 << 10;
 /// Nothing is prepared on a disk that has less than this many times the size of it.
 const SPACE_FACTOR: u64 = 8;
 
@@ -35,7 +35,7 @@ impl Shared {
             }
             started => {
                 started?;
-                self.drop_spares(SPARES_MAX);
+                self.drop_spares(self.options.spares_max);
                 let dead = self.unlisted();
                 self.remove_segments(&dead);
                 core.starved = !self.hold_reserve();
@@ -168,6 +168,7 @@ impl Shared {
             start: offset,
             capacity,
             prepared: false,
+            batches: 0,
         });
         core.epoch = epoch;
         {
@@ -300,20 +301,22 @@ impl Shared {
         if self.kind != FsKind::InPlace || !self.has_room(length) {
             return;
         }
-        if lock(&self.inner).spares.len() >= SPARES_MAX {
+        if lock(&self.inner).spares.len() >= self.options.spares_max {
             return;
         }
         let Some((name, path)) = self.new_spare() else { return };
         let fill = || -> io::Result<()> {
             let file = self.fs.create(&path)?;
-            let zeros = vec![0; usize::try_from(length.min(1 << 20)).unwrap_or(0)];
+            let zeros = vec![0; usize::try_from(length.min(PREPARE_BYTES)).unwrap_or(0)];
             let mut at = 0;
             while at < length {
                 let some = usize::try_from(length - at).unwrap_or(usize::MAX).min(zeros.len());
                 file.write_at(&zeros[..some], at)?;
+                // In small steps, so that no commit waits for long behind one.
+                file.sync()?;
                 at += some as u64;
             }
-            file.sync()
+            Ok(())
         };
         match fill() {
             Ok(()) => lock(&self.inner).spares.push((name, length)),
@@ -340,7 +343,7 @@ impl Shared {
         let mut spares = Vec::new();
         for segment in dead {
             let path = segment.path(&self.dir);
-            let spare = self.worth_keeping(segment, &path);
+            let spare = self.worth_keeping(segment, &path, spares.len());
             let done = match &spare {
                 Some((name, _)) => self.fs.rename(&path, &self.dir.join(name)),
                 None => self.fs.remove(&path),
@@ -370,9 +373,12 @@ impl Shared {
         }
     }
 
-    fn worth_keeping(&self, segment: &Segment, path: &std::path::Path) -> Option<(String, u64)> {
-        let wanted = lock(&self.inner).room / 2;
-        if self.kind != FsKind::InPlace || segment.merged || lock(&self.inner).spares.len() >= SPARES_MAX {
+    fn worth_keeping(&self, segment: &Segment, path: &std::path::Path, kept: usize) -> Option<(String, u64)> {
+        let (wanted, spares) = {
+            let inner = lock(&self.inner);
+            (inner.room / 2, inner.spares.len() + kept)
+        };
+        if self.kind != FsKind::InPlace || segment.merged || spares >= self.options.spares_max {
             return None;
         }
         let length = self.fs.open(path, false).and_then(|file| file.len()).ok()?;

@@ -368,6 +368,7 @@ impl Recovery<'_> {
             for bad in &survey.bad {
                 self.damaged(each, bad, &mut out.report)?;
             }
+            self.tell_broken(each, &survey, &mut out.report);
             self.write_footer(each, &survey);
         }
         let segment = &each.segment;
@@ -378,6 +379,30 @@ impl Recovery<'_> {
         each.segment.replaces = std::mem::take(&mut each.replaces);
         out.segments.push(each.segment.clone());
         Ok(())
+    }
+
+    /// Records that are damaged by themselves. Entries are shown to a person by whoever reads them, so an open leaves
+    /// them out.
+    fn tell_broken(&self, each: &Found, survey: &Survey, report: &mut OpenReport) {
+        let name = Segment::file_name(each.segment.number);
+        let mut tell = |offset, length, reason| {
+            report.damage.push(Damage { file: name.clone(), offset, length, reason, quarantined: None });
+        };
+        for broken in survey.broken.iter().filter(|broken| self.verify || !broken.kind.is_entry()) {
+            let what = match broken.kind.is_entry() {
+                true => format!("event {}", broken.sequence),
+                false => format!("a record of kind {:?}", broken.kind).to_lowercase(),
+            };
+            tell(broken.offset, broken.length, format!("{what} does not match its checksum"));
+        }
+        if self.verify && !Footer::matches(&*each.file, each.segment.salt, each.length, &survey.footer) {
+            let length = each.length.saturating_sub(survey.footer.end);
+            tell(
+                survey.footer.end,
+                length,
+                "the footer is damaged; the next open derives it again".to_owned(),
+            );
+        }
     }
 
     /// Gives a segment the footer it lacks. It is a convenience: a disk that has no room for it is no obstacle.

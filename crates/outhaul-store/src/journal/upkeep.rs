@@ -10,6 +10,10 @@ use super::survey::survey;
 use super::{Shared, Upkeep, lock};
 use crate::log::Damage;
 
+/// Batches of this length on average are written to a file that grows: the metadata that a commit changes then costs
+/// less than preparing the file.
+const GROWING_BATCH_BYTES: u64 = 64 << 10;
+
 #[derive(Debug)]
 pub(super) enum Chore {
     /// Write the footer of the segment with this number.
@@ -36,7 +40,8 @@ impl Shared {
             if active.offset > active.capacity / 4 {
                 active.prepared = true;
                 let length = active.capacity.saturating_mul(2).min(self.options.segment_bytes_max);
-                if lock(&self.inner).spares.is_empty() {
+                let mean = (active.offset - active.start) / active.batches.max(1);
+                if mean < GROWING_BATCH_BYTES && lock(&self.inner).spares.is_empty() {
                     self.chore(Chore::Prepare(length));
                 }
             }

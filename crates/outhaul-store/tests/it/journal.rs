@@ -16,7 +16,8 @@ fn open(dir: &tempfile::TempDir, segment: u64) -> Journal {
 }
 
 fn segments(dir: &tempfile::TempDir) -> usize {
-    std::fs::read_dir(dir.path().join("log")).unwrap().count()
+    let names = std::fs::read_dir(dir.path().join("log")).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_str().unwrap().ends_with(".seg")).count()
 }
 
 #[test]

@@ -5,9 +5,12 @@
 mod counting;
 mod failed;
 mod faults;
+#[cfg(target_os = "linux")]
+mod flushes;
 mod golden;
 mod import;
 mod journal;
+mod kv;
 mod sim;
 mod spool;
 mod spool_failed;

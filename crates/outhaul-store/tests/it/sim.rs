@@ -290,21 +290,42 @@ fn sim_a_full_disk_refuses_and_goes_on_when_there_is_room() {
 }
 
 #[test]
-fn sim_a_failed_sync_leaves_the_outcome_unknown_and_stops_the_log() {
+fn sim_a_failed_sync_leaves_the_outcome_unknown_and_the_log_goes_on_in_a_new_segment() {
+    for call in [1, 2] {
+        let fs = SimFileSystem::default();
+        let log = open(Arc::new(fs.clone()), options(1 << 20)).unwrap();
+        attach(&log, &["a"]);
+        assert!(log.append_sync(vec![admission(0, &["a"])])[0].is_ok());
+        // The first call is the write, the second the sync.
+        fs.fail_at(call, io::ErrorKind::Other, false);
+        let result = log.append_sync(vec![admission(1, &["a"])]).remove(0);
+        assert!(matches!(result, Err(AppendError::Unknown(_))), "{result:?}");
+        assert!(log.failure().is_none());
+        assert!(log.append_sync(vec![admission(2, &["a"])])[0].is_ok());
+        assert_eq!(ids(&log, "a"), [0, 2], "what is unknown is not shown");
+        check_sums(&log);
+        let again = open(Arc::new(fs), options(1 << 20)).unwrap();
+        assert_eq!((ids(&again, "a"), again.report().damage), (vec![0, 2], vec![]));
+    }
+}
+
+#[test]
+fn sim_a_disk_that_lost_what_it_confirmed_stops_the_log() {
     let fs = SimFileSystem::default();
     let log = open(Arc::new(fs.clone()), options(1 << 20)).unwrap();
     attach(&log, &["a"]);
-    assert!(log.append_sync(vec![admission(0, &["a"])])[0].is_ok());
-    // The first call is the write, the second the sync.
+    assert!(log.append_sync(vec![admission(5, &["a"])])[0].is_ok());
+    let segment = std::path::Path::new(crate::support::DIR).join("00000000000000000001.seg");
+    let at = fs.disk().content(&segment).unwrap().windows(20).position(|bytes| bytes == [5; 20]);
+    fs.lose(&segment, at.unwrap());
     fs.fail_at(2, io::ErrorKind::Other, false);
     let result = log.append_sync(vec![admission(1, &["a"])]).remove(0);
     assert!(matches!(result, Err(AppendError::Unknown(_))), "{result:?}");
     let result = log.append_sync(vec![admission(2, &["a"])]).remove(0);
-    assert!(matches!(result, Err(AppendError::Store(StoreError::Failed(_)))), "{result:?}");
+    let Err(AppendError::Store(error @ StoreError::Failed(_))) = result else { panic!("{result:?}") };
+    assert!(error.to_string().contains("damaged on the device"), "{error}");
     assert!(log.failure().is_some());
-    assert_eq!(ids(&log, "a"), [0], "what is unknown is not shown");
-    let again = open(Arc::new(fs), options(1 << 20)).unwrap();
-    assert!([&[0][..], &[0, 1]].contains(&&ids(&again, "a")[..]));
+    assert_eq!(ids(&log, "a"), [5], "the page cache still has it");
 }
 
 /// Every bit of every file of a closed log, one at a time: never a panic, never a wrong event; what was flipped is
