@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use outhaul::event::{InvalidUid, TargetName, Uid};
-use outhaul::store::{JournalOptions, QueueSettings, QueueStats, Store, StoreOptions};
+use outhaul::store::{Engine, JournalOptions, QueueSettings, QueueStats, Store, StoreOptions};
 
 use crate::console::{Console, quoted};
 use crate::data_dir;
@@ -36,10 +36,16 @@ impl AtRest {
     ) -> Result<Self, CliError> {
         data_dir::check(data)?;
         let found = Store::engine_of(data)?;
-        let engine = found.unwrap_or_default();
-        let read_only = access == Access::Look || found.is_none();
+        // Where nothing was written yet, nothing is opened, and nothing made.
+        let engine = found.unwrap_or(Engine::Memory);
+        let read_only = access == Access::Look;
         let options = StoreOptions { engine, read_only, journal, ..StoreOptions::default() };
         Ok(Self { store: Store::open(data, options).await?, data: data.to_owned() })
+    }
+
+    /// Its engine, if anything was ever written to it.
+    pub(crate) fn engine(&self) -> Option<Engine> {
+        Some(self.store.engine()).filter(|&engine| engine != Engine::Memory)
     }
 
     /// The directory, as it is shown.

@@ -161,7 +161,7 @@ async fn export(place: &Place, console: &Console) -> Result<Exit, Failure> {
     let (at, target) = open(place, Access::Look).await?;
     let mut out = Output::lines();
     let query = FailedQuery { target, ..FailedQuery::default() };
-    let each = |entry: &FailedEntry| out.value(&Shown::new(entry, true), String::new);
+    let each = |entry: &FailedEntry| out.json(&Shown::new(entry, true));
     let (count, _) = failed::each(at.store.failed(), query, None, each).await?;
     out.end()?;
     console.say(format_args!("{} written", counted(count, "failed entry", "failed entries")));

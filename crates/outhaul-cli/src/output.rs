@@ -87,6 +87,11 @@ impl Output {
         if self.form == Form::Lines { self.bytes(b"\n") } else { Ok(()) }
     }
 
+    /// Writes a value, unless it is for a person.
+    pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        if self.form == Form::Text { Ok(()) } else { self.value(value, String::new) }
+    }
+
     /// Writes a line, if it is for a person.
     pub(crate) fn text(&mut self, text: &str) -> Result<(), Failure> {
         match self.form {

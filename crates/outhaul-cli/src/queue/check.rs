@@ -151,7 +151,7 @@ async fn look(data: &Path, access: Access, console: &Console) -> Result<Report, 
     let at = open(data, access, console).await?;
     let opened = at.store.report();
     // A journal that is verified tells of each record in which file it is.
-    let told_by_file = access == Access::Look && at.store.engine() == Engine::Journal;
+    let told_by_file = access == Access::Look && at.engine() == Some(Engine::Journal);
     let mut report = Report {
         entries: 0,
         torn_bytes: opened.torn_bytes,

@@ -56,7 +56,7 @@ async fn open(place: &Place) -> Result<Look, CliError> {
 /// A data directory in numbers.
 #[derive(Serialize)]
 struct Directory {
-    engine: &'static str,
+    engine: Option<&'static str>,
     queues: Vec<Stat>,
     files: u64,
     disk_bytes: u64,
@@ -70,20 +70,21 @@ async fn stat(filter: &Filter, console: &Console) -> Result<Exit, Failure> {
     let names: Vec<_> =
         at.queues(None).into_iter().filter(|queue| queue.waiting > 0).map(|queue| queue.name).collect();
     let stats = queue::stat(&*lease, queues, at.store.failed()).await?;
-    let engine = at.store.engine();
-    let (files, disk_bytes) = files(&at.path().join(engine.dir()))?;
+    let engine = at.engine();
+    let dir = engine.map(|engine| at.path().join(engine.dir()));
+    let (files, disk_bytes) = dir.map_or(Ok((0, 0)), |dir| files(&dir))?;
     let mut live_bytes = 0;
     // A file of the spool goes with its entry.
-    let names = if engine == Engine::Journal { names } else { Vec::new() };
+    let names = if engine == Some(Engine::Journal) { names } else { Vec::new() };
     queue::each(&*lease, &names, |entry| {
         live_bytes += entry.place.bytes();
         Ok::<_, Failure>(())
     })
     .await?;
-    let dead = (disk_bytes > 0 && engine == Engine::Journal)
+    let dead = (disk_bytes > 0 && engine == Some(Engine::Journal))
         .then(|| 1.0 - (live_bytes.min(disk_bytes) as f64 / disk_bytes as f64));
     let directory = Directory {
-        engine: engine.as_str(),
+        engine: engine.map(Engine::as_str),
         queues: stats,
         files,
         disk_bytes,
@@ -92,7 +93,10 @@ async fn stat(filter: &Filter, console: &Console) -> Result<Exit, Failure> {
         unreadable_failed: at.store.failed().unreadable().len() as u64,
     };
     let mut out = Output::single(filter.json);
-    out.value(&directory, || told(&directory))?;
+    match engine {
+        None => out.json(&directory)?,
+        Some(engine) => out.value(&directory, || told(&directory, engine))?,
+    }
     out.end()?;
     if directory.queues.is_empty() && !filter.json {
         console.say(format_args!("no queues in {}", at.shown()));
@@ -100,7 +104,7 @@ async fn stat(filter: &Filter, console: &Console) -> Result<Exit, Failure> {
     Ok(at.close(console).await?)
 }
 
-fn told(directory: &Directory) -> String {
+fn told(directory: &Directory, engine: Engine) -> String {
     let columns = [
         ("TARGET", Side::Left),
         ("WAITING", Side::Right),
@@ -122,13 +126,12 @@ fn told(directory: &Directory) -> String {
     let rows: Vec<_> = directory.queues.iter().map(row).collect();
     let mut text = if rows.is_empty() { String::new() } else { table(columns, &rows) + "\n" };
     text.push_str(&format!(
-        "{}: {} on disk in {}",
-        directory.engine,
+        "{engine}: {} on disk in {}",
         bytes_of(directory.disk_bytes),
         counted(directory.files, "file", "files")
     ));
     if let Some(dead) = directory.dead_share {
-        text.push_str(&format!(", {:.0}% of it dead (delivered, or kept for what comes)", dead * 100.0));
+        text.push_str(&format!(", {:.1}% of it dead (delivered, or kept ready)", dead * 100.0));
     }
     text
 }
@@ -185,9 +188,7 @@ async fn list(
     if !shown.is_empty() {
         out.text(&rows(&shown))?;
     }
-    if filter.json {
-        shown.iter().try_for_each(|entry| out.value(entry, String::new))?;
-    }
+    shown.iter().try_for_each(|entry| out.json(entry))?;
     out.end()?;
     if !filter.json {
         match shown.last() {

@@ -143,7 +143,9 @@ fn damage_is_found_with_its_place_and_moved_aside() {
     bytes[at] ^= 0x55;
     std::fs::write(&segment, &bytes).unwrap();
     let found = queue(dir.path(), &["verify", "--data", "data"]);
-    assert!(found.ended_with(3).stdout.contains("checksum"), "{}", found.stdout);
+    let told = format!("damage: {name}, ");
+    assert!(found.ended_with(3).stdout.starts_with(&told), "{}", found.stdout);
+    assert!(found.stdout.contains("checksum"), "{}", found.stdout);
     found.has("outhaul queue repair --data data");
     queue(dir.path(), &["export", "--data", "data"]).ended_with(3).has("is left out: ").has("59 events");
     let listed = queue(dir.path(), &["ls", "--data", "data"]);
