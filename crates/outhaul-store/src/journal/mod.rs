@@ -59,7 +59,7 @@ mod upkeep;
 
 use commit::Core;
 use format::EventRecord;
-pub(crate) use format::{FORMAT, to_millis};
+pub(crate) use format::{FORMAT, from_millis, to_millis};
 pub use progress::OpenWatch;
 use recover::{Recovered, Recovery};
 use segment::Segment;

@@ -2,12 +2,18 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failed expectation ends a test")]
 
+mod counting;
+mod failed;
 mod faults;
 #[cfg(target_os = "linux")]
 mod flushes;
 mod golden;
+mod import;
 mod journal;
 mod kv;
 mod sim;
+mod spool;
+mod spool_failed;
+mod spool_sim;
 mod store;
 mod support;
