@@ -381,7 +381,7 @@ fn encode(entry: FailedEntry) -> Vec<u8> {
     let mut metadata = mapping::metadata(&content);
     metadata.failure = Some(FailureNote {
         error_class: "Terminal".to_owned(),
-        error_detail: failure.detail.clone(),
+        error_detail: shortened(&failure.detail).to_owned(),
         nats_msg_id: metadata.dedup_id.clone(),
         failed_at_unix_ms: failure.failed_ms,
         retry_count: failure.attempts.into(),
@@ -390,6 +390,12 @@ fn encode(entry: FailedEntry) -> Vec<u8> {
         own.failed = serde_json::to_value(Kept { sequence: uid.sequence, failure }).ok();
     }
     mapping::sealed(metadata, event.body())
+}
+
+/// RustFS keeps at most 256 bytes.
+fn shortened(detail: &str) -> &str {
+    let end = (0..=detail.len().min(256)).rev().find(|&at| detail.is_char_boundary(at)).unwrap_or(0);
+    &detail[..end]
 }
 
 /// A record, and its metadata as it is written.
