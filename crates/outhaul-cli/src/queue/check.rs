@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outhaul::event::TargetName;
-use outhaul::store::{Damage, Engine, JournalOptions, Lease, OpenWatch, Shards};
+use outhaul::store::{Damage, JournalOptions, Lease, OpenWatch, Shards};
 use serde::Serialize;
 
 use crate::args::DataArgs;
@@ -145,52 +145,50 @@ fn others(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Reads everything that is stored, and checks it.
+/// Reads everything that is stored, and checks it: the files of a journal record by record, whatever is settled in
+/// them, and then each entry as a delivery reads it.
 async fn look(data: &Path, access: Access, console: &Console) -> Result<Report, CliError> {
     console.start_bar();
-    let at = open(data, access, console).await?;
+    let mut damage = Vec::new();
+    if access == Access::Look {
+        let at = open(data, access, true, console).await?;
+        damage = at.store.report().damage;
+        at.store.close().await?;
+    }
+    let at = open(data, access, false, console).await?;
     let opened = at.store.report();
-    // A journal that is verified tells of each record in which file it is.
-    let told_by_file = access == Access::Look && at.engine() == Some(Engine::Journal);
+    let known = |found: &Damage| {
+        damage.iter().any(|other| (&other.file, other.offset) == (&found.file, found.offset))
+    };
+    let new: Vec<_> = opened.damage.into_iter().filter(|found| !known(found)).collect();
+    damage.extend(new);
     let mut report = Report {
-        entries: 0,
+        entries: at.store.failed().count(None),
         torn_bytes: opened.torn_bytes,
         foreign: opened.foreign,
-        damage: opened.damage.into_iter().map(Finding::damage).collect(),
+        damage: damage.into_iter().map(Finding::damage).collect(),
     };
     let queues = at.queues(None);
-    let failed = at.store.failed().count(None);
-    if told_by_file {
-        report.entries = queues.iter().map(|queue| queue.waiting).sum();
-    } else {
-        let total = queues.iter().map(|queue| queue.waiting).sum();
-        let lease = at.store.log().lease(Shards::All).await?;
-        for queue in queues {
-            let message = format!("checking the entries of {}", queue.name);
-            let done = |done| console.progress(done, Some(total), message.clone());
-            check_queue(&*lease, &queue.name, &mut report, done).await?;
-        }
+    let total = queues.iter().map(|queue| queue.waiting).sum::<u64>() + report.entries;
+    let lease = at.store.log().lease(Shards::All).await?;
+    for queue in queues {
+        let message = format!("checking the entries of {}", queue.name);
+        let done = |done| console.progress(done, Some(total), message.clone());
+        check_queue(&*lease, &queue.name, &mut report, done).await?;
     }
-    // Opening has read them all.
-    report.entries += failed;
-    let in_failed = |found: &Finding| found.file.as_ref().is_some_and(|file| file.starts_with("failed/"));
-    let failed_told = told_by_file && report.damage.iter().any(in_failed);
     for record in at.store.failed().unreadable() {
         report.entries += 1;
-        if !failed_told {
-            let entry = format!("{} of target {} in failed/", record.record, record.target);
-            report.damage.push(Finding::entry(entry, record.reason));
-        }
+        let entry = format!("{} of target {} in failed/", record.record, record.target);
+        report.damage.push(Finding::entry(entry, record.reason));
     }
     at.store.close().await?;
     console.end_bar();
     Ok(report)
 }
 
-/// Opens it, every checksum verified if nothing is to be changed, with a bar over the bytes.
-async fn open(data: &Path, access: Access, console: &Console) -> Result<AtRest, CliError> {
+/// Opens it, with a bar over the bytes. `verify`: every checksum of a journal's files is verified.
+async fn open(data: &Path, access: Access, verify: bool, console: &Console) -> Result<AtRest, CliError> {
     let watch = Arc::new(OpenWatch::default());
-    let verify = access == Access::Look;
     let journal = JournalOptions { verify, watch: Arc::clone(&watch), ..JournalOptions::default() };
     let mut opened = std::pin::pin!(AtRest::open_journal(data, access, journal));
     let mut tick = tokio::time::interval(Duration::from_millis(100));

@@ -142,7 +142,7 @@ fn a_failed_entry_that_cannot_be_read_is_told_and_left() {
 fn a_target_s_bounds_of_failed_entries_are_options() {
     let dir = tempfile::tempdir().unwrap();
     let receiver = Receiver::new(|_| Act::Status(400));
-    let uri = |option: &str| format!("hook={}?outhaul.failed_entries=2&{option}", receiver.uri(""));
+    let uri = |option: &str| format!("hook={}", receiver.uri(&format!("outhaul.failed_entries=2&{option}")));
     let input: String = (0..5).map(|n| event(&n.to_string(), &n.to_string())).collect();
     let oldest = uri("outhaul.failed_full=discard_oldest");
     pipe(dir.path(), &["--to", &oldest, "--data", "data"], input).ended_with(3);

@@ -135,6 +135,9 @@ async fn run(
     Ok(())
 }
 
+/// A file's name and fingerprint.
+type TakenFile = (String, u64);
+
 /// What is to be admitted of one file.
 struct Wanted {
     name: String,
@@ -150,7 +153,7 @@ fn admission(entry: SourceEntry, targets: &Arc<[TargetName]>) -> Admission {
 
 /// Admits files, all together if there is room for that and else as many as there is room for. Returns those that are
 /// in the log with all of their events, how many events that is, and what stopped it.
-async fn admit(log: &dyn Log, wanted: Vec<Wanted>) -> (Vec<(String, u64)>, u64, Option<ImportFailure>) {
+async fn admit(log: &dyn Log, wanted: Vec<Wanted>) -> (Vec<TakenFile>, u64, Option<ImportFailure>) {
     let lengths: Vec<_> = wanted.iter().map(|file| file.admissions.len()).collect();
     let (mut names, mut all) = (Vec::new(), Vec::new());
     for file in wanted {
@@ -160,7 +163,7 @@ async fn admit(log: &dyn Log, wanted: Vec<Wanted>) -> (Vec<(String, u64)>, u64, 
     let together = all.is_empty() || log.reserve(&mut all).is_ok();
     let (mut taken, mut imported) = (Vec::new(), 0);
     let mut all = all.into_iter();
-    let mut groups: Vec<(Vec<(String, u64)>, Vec<Admission>)> = Vec::new();
+    let mut groups: Vec<(Vec<TakenFile>, Vec<Admission>)> = Vec::new();
     if together {
         groups.push((names, all.collect()));
     } else {

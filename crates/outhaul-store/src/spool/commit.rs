@@ -10,16 +10,13 @@ use std::time::{Duration, Instant, SystemTime};
 use super::index::Slot;
 use super::mapping::{self, Content};
 use super::names::{Minter, UNFINISHED};
-use super::sidecar::{self, INPUT, QUEUE, QueueFile, SEQUENCES, STATE, StateFile};
-use super::{Call, Inner, InputState, Removal, Reply, Shared, lock, rqp1};
+use super::sidecar::{QUEUE, QueueFile};
+use super::{Call, Inner, Removal, Reply, Shared, lock, rqp1};
 use crate::error::{AppendError, StoreError, is_full};
 use crate::fs::{File, write_atomically};
-use crate::journal::to_millis;
 use crate::log::{Admission, Durability, Origin, Receipt};
 use crate::queue::QueueId;
 
-/// What is noted beside a directory is written at most this often.
-const NOTE_EVERY: Duration = Duration::from_secs(1);
 /// After a removal that failed.
 const REMOVE_AGAIN: Duration = Duration::from_secs(1);
 
@@ -35,10 +32,10 @@ pub(super) enum Work {
 /// What a round alone touches.
 #[derive(Debug)]
 pub(super) struct Core {
-    minter: Minter,
+    pub(super) minter: Minter,
     /// Written and renamed, not synced: with a durability that allows it.
     unsynced: Vec<(QueueId, Arc<dyn File>)>,
-    noted_at: Option<Instant>,
+    pub(super) noted_at: Option<Instant>,
 }
 
 impl Core {
@@ -48,18 +45,18 @@ impl Core {
 }
 
 /// One event on its way into some directories.
-struct Job {
+pub(super) struct Job {
     sequence: u64,
     slot: Slot,
     bytes: Vec<u8>,
-    admission: Admission,
+    pub(super) admission: Admission,
     /// What became of it in each of its queues.
-    queues: Vec<(QueueId, Result<(), Failed>)>,
+    pub(super) queues: Vec<(QueueId, Result<(), Failed>)>,
 }
 
 /// Why an event is not in a directory.
 #[derive(Debug, Clone)]
-enum Failed {
+pub(super) enum Failed {
     /// It is not there.
     Absent(StoreError),
     /// It may be there.
@@ -140,7 +137,7 @@ impl Shared {
             taken
         };
         if let Some(failure) = taken.failure {
-            return refuse(failure, taken.calls, taken.input_calls, taken.remove_calls, taken.flushes);
+            return refuse(&failure, taken.calls, taken.input_calls, taken.remove_calls, taken.flushes);
         }
         let clean_up = work != Work::Ready || !taken.flushes.is_empty() || !taken.calls.is_empty();
         let mut touched = BTreeSet::new();
@@ -446,41 +443,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Notes how far the input is admitted, before anybody can remove an entry that tells.
-    fn remember_positions(&self, core: &mut Core, jobs: &[Job]) {
-        let admitted = jobs.iter().filter(|job| job.queues.iter().all(|(_, outcome)| outcome.is_ok()));
-        let positions: Vec<_> = admitted.filter_map(|job| job.admission.position).collect();
-        self.admit_positions(&positions, core.minter.last());
-    }
-
-    fn admit_positions(&self, positions: &[u64], covers: u64) {
-        if positions.is_empty() {
-            return;
-        }
-        let content = {
-            let mut inner = lock(&self.inner);
-            let Some(input) = &mut inner.input else { return };
-            for &position in positions {
-                input.admitted.insert(position, position);
-            }
-            input.covers = covers;
-            sidecar::write_input(input)
-        };
-        if let Err(error) = write_atomically(&*self.fs, &self.dir, INPUT, &content) {
-            // Lines may be admitted again then, under the same ids.
-            tracing::warn!(%error, "it cannot be noted how far the input was read");
-        }
-    }
-
-    fn set_input(&self, core: &Core, note: bytes::Bytes) -> Result<(), StoreError> {
-        let input = InputState { note, covers: core.minter.last(), ..InputState::default() };
-        let content = sidecar::write_input(&input);
-        let written = write_atomically(&*self.fs, &self.dir, INPUT, &content);
-        written.map_err(StoreError::io("write", &self.dir.join(INPUT)))?;
-        lock(&self.inner).input = Some(input);
-        Ok(())
-    }
-
     /// Lets everybody see what is durable, and tells the callers.
     fn publish(&self, jobs: Vec<Job>, answers: Vec<(Vec<Answer>, Call)>) {
         {
@@ -503,7 +465,9 @@ impl Shared {
                 }
             }
         }
-        let mut results: Vec<_> = jobs.into_iter().map(|job| Some(self.result(job))).collect();
+        let mut results: Vec<_> = jobs.iter().map(|job| Some(self.result(job))).collect();
+        // What they hold is given back, which takes the lock of the queues.
+        drop(jobs);
         let mut unwanted = Vec::new();
         for (own, call) in answers {
             let each = own.into_iter().map(|answer| match answer {
@@ -525,7 +489,7 @@ impl Shared {
         self.admit_positions(&unwanted, covers);
     }
 
-    fn result(&self, job: Job) -> Result<Receipt, AppendError> {
+    fn result(&self, job: &Job) -> Result<Receipt, AppendError> {
         let names = |ok: bool| {
             let ids: Vec<_> =
                 job.queues.iter().filter(|(_, outcome)| outcome.is_ok() == ok).map(|(id, _)| *id).collect();
@@ -566,90 +530,6 @@ impl Shared {
             durable: self.options.durability == Durability::Synced,
         }
     }
-
-    /// Discards a queue and all of its files. The directory itself stays, empty, and is nobody's.
-    fn remove_queue(&self, name: &outhaul_event::TargetName) -> Result<u64, StoreError> {
-        let (dir, discarded) = {
-            let mut dirs = lock(&self.dirs);
-            let mut queues = self.queues.lock();
-            let (id, discarded) = queues.remove(name)?;
-            queues.get_mut(id).unwritten = Default::default();
-            (dirs.remove(&id), discarded)
-        };
-        let Some(dir) = dir.filter(|dir| dir.created) else { return Ok(discarded) };
-        let settled = dir.removals.iter().map(|removal| removal.file.clone());
-        for file in dir.index.files().map(|(file, _)| file).chain(settled) {
-            self.remove_file(&dir.path.join(file))?;
-        }
-        self.fs.sync_dir(&dir.path).map_err(StoreError::io("sync", &dir.path))?;
-        for suffix in [STATE, SEQUENCES, QUEUE] {
-            self.remove_file(&self.dir.join(format!("{}{suffix}", dir.stem)))?;
-        }
-        self.fs.sync_dir(&self.dir).map_err(StoreError::io("sync", &self.dir))?;
-        Ok(discarded)
-    }
-
-    fn remove_file(&self, path: &Path) -> Result<(), StoreError> {
-        match self.fs.remove(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(StoreError::io("remove", path)(error))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn note_when_due(&self, core: &mut Core) {
-        let next = core.noted_at.map(|at| at + NOTE_EVERY).filter(|&next| next > Instant::now());
-        match next {
-            None => self.note(core, false),
-            Some(next) if lock(&self.dirs).values().any(|dir| dir.noted) => {
-                lock(&self.inner).unwritten_since.get_or_insert(next);
-            }
-            Some(_) => {}
-        }
-    }
-
-    /// Writes down retries and what is in flight. Not synced: it is of use after a crash of the process.
-    fn note(&self, core: &mut Core, clean: bool) {
-        core.noted_at = Some(Instant::now());
-        let files: Vec<_> = {
-            let mut dirs = lock(&self.dirs);
-            let queues = self.queues.lock();
-            let noted = dirs.iter_mut().filter(|(_, dir)| (dir.noted || clean) && dir.created);
-            noted
-                .map(|(&id, dir)| {
-                    dir.noted = false;
-                    let queue = queues.get(id);
-                    let retries = queue.retries.iter();
-                    let state = StateFile {
-                        clean,
-                        retries: retries.map(|(s, r)| (*s, r.attempts, to_millis(r.not_before))).collect(),
-                        in_flight: if clean { Vec::new() } else { queue.in_flight.clone() },
-                        crashes: queue.crashes.iter().map(|(s, n)| (*s, *n)).collect(),
-                        partly: dir.index.partly().collect(),
-                    };
-                    (format!("{}{STATE}", dir.stem), state)
-                })
-                .collect()
-        };
-        for (name, state) in files {
-            // Numbers always serialise.
-            let content = serde_json::to_vec(&state).unwrap_or_default();
-            if let Err(error) = self.write_note(&name, &content) {
-                tracing::debug!(name, %error, "retries cannot be noted");
-            }
-        }
-    }
-
-    fn write_note(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        let temporary = self.dir.join(format!("{name}{UNFINISHED}"));
-        match self.fs.remove(&temporary) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        self.fs.create(&temporary)?.write_at(content, 0)?;
-        self.fs.rename(&temporary, &self.dir.join(name))
-    }
 }
 
 impl Inner {
@@ -663,7 +543,7 @@ impl Inner {
 }
 
 fn refuse(
-    failure: StoreError,
+    failure: &StoreError,
     calls: Vec<Call>,
     input_calls: Vec<(bytes::Bytes, Reply<()>)>,
     remove_calls: Vec<(outhaul_event::TargetName, Reply<u64>)>,

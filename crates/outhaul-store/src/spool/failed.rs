@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::mapping::{self, Content};
 use super::names::{self, UNFINISHED};
-use super::rqp1::{self, ENTRY_BYTES_MAX, FailureNote, Metadata};
+use super::rqp1::{self, ENTRY_BYTES_MAX, FailureNote};
 use super::sidecar::{QUEUE, QueueFile};
 use super::{FAILED, lock};
 use crate::error::{AppendError, StoreError, is_full};
@@ -215,7 +215,7 @@ impl Inner {
             let key = names::uuid(&entry.name).map(u128::from_be_bytes).filter(|key| *key >= FIRST_RECORD);
             let read = match key {
                 None => Err("its name is no UUID".to_owned()),
-                Some(key) => decode(content.into(), target, key).map(|(entry, _)| (key, entry)),
+                Some(key) => decode(&content.into(), target, key).map(|entry| (key, entry)),
             };
             match read {
                 Ok((key, entry)) => loaded.records.push(Record {
@@ -291,9 +291,9 @@ impl Inner {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other.map_err(StoreError::io("read", &path))?,
         };
-        match decode(content.into(), &record.uid.queue, record.key) {
+        match decode(&content.into(), &record.uid.queue, record.key) {
             // The uid is what it was when it was loaded: two of RustFS's may have come to the same one.
-            Ok((entry, _)) => Ok(Some(FailedEntry { uid: record.uid.clone(), ..entry })),
+            Ok(entry) => Ok(Some(FailedEntry { uid: record.uid.clone(), ..entry })),
             Err(reason) => {
                 tracing::error!(file = %path.display(), reason, "a failed entry cannot be read");
                 Ok(None)
@@ -381,7 +381,7 @@ fn encode(entry: FailedEntry) -> Vec<u8> {
     let mut metadata = mapping::metadata(&content);
     metadata.failure = Some(FailureNote {
         error_class: "Terminal".to_owned(),
-        error_detail: failure.detail.clone(),
+        error_detail: shortened(&failure.detail).to_owned(),
         nats_msg_id: metadata.dedup_id.clone(),
         failed_at_unix_ms: failure.failed_ms,
         retry_count: failure.attempts.into(),
@@ -392,21 +392,27 @@ fn encode(entry: FailedEntry) -> Vec<u8> {
     mapping::sealed(metadata, event.body())
 }
 
-/// A record, and its metadata as it is written.
-fn decode(bytes: Bytes, target: &TargetName, key: u128) -> Result<(FailedEntry, Metadata), String> {
-    let (metadata, body) = rqp1::decode(&bytes).map_err(|error| error.to_string())?;
+/// RustFS keeps at most 256 bytes.
+fn shortened(detail: &str) -> &str {
+    let end = (0..=detail.len().min(256)).rev().find(|&at| detail.is_char_boundary(at)).unwrap_or(0);
+    &detail[..end]
+}
+
+/// A record.
+fn decode(bytes: &Bytes, target: &TargetName, key: u128) -> Result<FailedEntry, String> {
+    let (metadata, body) = rqp1::decode(bytes).map_err(|error| error.to_string())?;
     let note = metadata.failure.clone().unwrap_or_default();
     let kept = metadata.outhaul.as_ref().and_then(|own| own.failed.clone());
     let kept: Option<Kept> =
         kept.map(serde_json::from_value).transpose().map_err(|error| error.to_string())?;
     let name = names::uuid_text(key.to_be_bytes());
-    let content = mapping::content(metadata.clone(), body, &name).map_err(|error| error.to_string())?;
+    let content = mapping::content(metadata, body, &name).map_err(|error| error.to_string())?;
     let Kept { sequence, failure } = kept.unwrap_or_else(|| Kept {
         // The middle of the name, where the names of one millisecond differ.
         sequence: FIRST_FOREIGN | (key ^ (key >> 65)) as u64 & (FIRST_FOREIGN - 1),
         failure: foreign(&note),
     });
-    let entry = FailedEntry {
+    Ok(FailedEntry {
         uid: Uid { queue: target.clone(), sequence },
         dedup_id: content.dedup_id,
         event: content.event,
@@ -416,8 +422,7 @@ fn decode(bytes: Bytes, target: &TargetName, key: u128) -> Result<(FailedEntry, 
             to_millis(content.admitted_at)
         },
         failure,
-    };
-    Ok((entry, metadata))
+    })
 }
 
 /// What RustFS notes of a failure: it moves only what its receiver refused for good.

@@ -5,6 +5,7 @@
 //! order of their names, and keep it: [`Assigned`] is written down beside the directory, so that a uid never stands
 //! for two entries.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::ops::Bound;
@@ -86,9 +87,9 @@ pub(super) enum Gone {
 }
 
 impl Index {
-    pub(super) fn insert(&mut self, first: u64, slot: Slot, odd: Option<&str>) {
+    pub(super) fn insert(&mut self, first: u64, slot: Slot, odd: Option<Box<str>>) {
         if let Some(name) = odd {
-            self.odd.insert(first, name.into());
+            self.odd.insert(first, name);
         }
         self.files.insert(first, slot);
     }
@@ -249,16 +250,17 @@ impl Slot {
 /// A file that was found at open.
 #[derive(Debug)]
 pub(super) struct Seen {
-    file: String,
+    /// Its name, where the slot does not tell it: there may be millions.
+    odd: Option<Box<str>>,
     slot: Slot,
     sequence: Option<u64>,
 }
 
 impl Seen {
     /// None if the name is none of an entry.
-    pub(super) fn new(file: String, bytes: u64) -> Option<Self> {
-        let name = EntryName::parse(&file);
-        if name.extension != EVENT || names::file_name(&file).is_err() {
+    pub(super) fn new(file: &str, bytes: u64) -> Option<Self> {
+        let name = EntryName::parse(file);
+        if name.extension != EVENT || names::file_name(file).is_err() {
             return None;
         }
         // No value is shorter than two bytes, and nothing compresses better: more are not in it.
@@ -275,11 +277,22 @@ impl Seen {
             slot.flags |= IS_ODD;
         }
         let sequence = id.filter(|_| name.count == 1).and_then(names::minted);
-        Some(Self { file, slot, sequence })
+        let odd = (slot.flags & IS_ODD != 0).then(|| file.into());
+        Some(Self { odd, slot, sequence })
     }
 
-    fn name(&self) -> &str {
-        EntryName::parse(&self.file).name
+    fn file(&self) -> String {
+        self.odd.as_deref().map_or_else(|| self.slot.file(), str::to_owned)
+    }
+
+    /// By the name proper, then by the whole.
+    fn order(&self, other: &Self) -> Ordering {
+        if self.odd.is_none() && other.odd.is_none() && self.slot.id != other.slot.id {
+            // As their texts are.
+            return self.slot.id.cmp(&other.slot.id);
+        }
+        let (own, other) = (self.file(), other.file());
+        (EntryName::parse(&own).name, &own).cmp(&(EntryName::parse(&other).name, &other))
     }
 
     fn end(&self, first: u64) -> u64 {
@@ -325,12 +338,13 @@ impl Assigned {
 
 /// Gives each file its sequence. `assigned` becomes what is to be written down; the greatest sequence is returned.
 pub(super) fn build(mut seen: Vec<Seen>, assigned: &mut Assigned) -> (Index, u64) {
-    seen.sort_unstable_by(|a, b| (a.name(), &a.file).cmp(&(b.name(), &b.file)));
+    seen.sort_unstable_by(Seen::order);
     let mut last = 0;
     for file in &mut seen {
         // Two files under one id are possible with and without compression: the second is as a stranger's.
         let own = file.sequence.filter(|&sequence| sequence > last);
-        file.sequence = assigned.files.get(&file.file).copied().or(own);
+        let known = if assigned.files.is_empty() { None } else { assigned.files.get(&file.file()).copied() };
+        file.sequence = known.or(own);
         if let Some(first) = file.sequence {
             last = last.max(file.end(first));
         }
@@ -363,10 +377,9 @@ pub(super) fn build(mut seen: Vec<Seen>, assigned: &mut Assigned) -> (Index, u64
         high = high.max(last);
         if !natural {
             kept.high = kept.high.max(file.end(first));
-            kept.files.insert(file.file.clone(), first);
+            kept.files.insert(file.file(), first);
         }
-        let odd = (file.slot.flags & IS_ODD != 0).then_some(&*file.file);
-        index.insert(first, file.slot, odd);
+        index.insert(first, file.slot, file.odd);
     }
     *assigned = kept;
     (index, high)
@@ -377,7 +390,7 @@ mod tests {
     use super::*;
 
     fn seen(files: &[&str]) -> Vec<Seen> {
-        files.iter().map(|file| Seen::new((*file).to_owned(), 1000).unwrap()).collect()
+        files.iter().map(|file| Seen::new(file, 1000).unwrap()).collect()
     }
 
     fn order(index: &Index) -> Vec<(u64, String)> {
@@ -469,7 +482,7 @@ mod tests {
     #[test]
     fn names_of_others_are_left() {
         for file in ["a.audit", "a.event.tmp", "a", "a.snappy", "a.event.gz", ".eventx"] {
-            assert!(Seen::new(file.to_owned(), 10).is_none(), "{file}");
+            assert!(Seen::new(file, 10).is_none(), "{file}");
         }
     }
 }

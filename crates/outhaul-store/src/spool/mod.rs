@@ -25,8 +25,8 @@
 //! # What can fail
 //!
 //! A file that cannot be written or synced is an event that was refused; the next one is another file. A directory
-//! sync that fails ends the engine's life in this process: what it was for is *unknown* ([`AppendError::Unknown`]
-//! (crate::AppendError::Unknown)), everything later is refused.
+//! sync that fails ends the engine's life in this process: what it was for is *unknown*
+//! ([`AppendError::Unknown`]), everything later is refused.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -53,6 +53,7 @@ mod index;
 mod log;
 pub mod mapping;
 pub mod names;
+mod notes;
 pub mod notification;
 mod open;
 mod read;

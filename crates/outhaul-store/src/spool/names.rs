@@ -286,8 +286,8 @@ mod tests {
     #[test]
     fn ids_of_other_versions_are_ordered_among_ours() {
         for (other, low, high) in [
-            ("01890a5d-ac96-474b-bcce-b302099a8057", 0x0189_0a5d_ac95_fff, 0x0189_0a5d_ac96_000),
-            ("01890a5d-ac96-874b-bcce-b302099a8057", 0x0189_0a5d_ac96_fff, 0x0189_0a5d_ac97_000),
+            ("01890a5d-ac96-474b-bcce-b302099a8057", 0x018_90a5_dac9_5fff, 0x018_90a5_dac9_6000),
+            ("01890a5d-ac96-874b-bcce-b302099a8057", 0x018_90a5_dac9_6fff, 0x018_90a5_dac9_7000),
         ] {
             assert_eq!(prefix(uuid(other).unwrap()), low);
             assert!(uuid_text(id(low)).as_str() < other || low & 0xfff == 0xfff);

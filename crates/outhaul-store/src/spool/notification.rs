@@ -326,8 +326,11 @@ mod tests {
 
         #[test]
         fn no_value_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), text in "\\PC{0,40}") {
-            let _ = Notification::from_value(&bytes.into()).is_ok();
-            let _ = Notification::from_value(&text.into()).is_ok();
+            for value in [bytes::Bytes::from(bytes), text.into()] {
+                let event = Notification::from_value(&value).and_then(|found| found.into_event("i", ""));
+                let object = value.contains(&0x7b);
+                prop_assert!(object || event.is_err());
+            }
         }
     }
 }

@@ -164,13 +164,10 @@ impl Opening<'_> {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 other => other.map_err(StoreError::io("look at", &path))?.bytes,
             };
-            match Seen::new(entry.name, bytes) {
+            match Seen::new(&entry.name, bytes) {
                 Some(_) if bytes == 0 => self.remove(&path)?,
                 Some(entry) => seen.push(entry),
-                None => {
-                    let file = path.file_name().unwrap_or_default().to_string_lossy();
-                    self.report.foreign.push(format!("{}/{file}", dir.stem));
-                }
+                None => self.report.foreign.push(format!("{}/{}", dir.stem, entry.name)),
             }
         }
         Ok(seen)

@@ -182,6 +182,7 @@ async fn an_import_keeps_order_and_ids_and_leaves_its_source_alone() {
         assert_eq!((again.imported, again.skipped_already), (0, events));
         assert_eq!(again.undecodable, report.undecodable);
         store.close().await.unwrap();
+        drop(store);
         let store = open(data.path()).await;
         assert_eq!(import(&store, data.path(), source()).await.imported, 0);
         assert_eq!(queue(&store).await, expected);
@@ -248,9 +249,8 @@ fn an_import_can_be_repeated_after_a_crash_at_any_point() {
             SpoolOptions { writers: 1, settle_linger: Duration::from_secs(3600), ..SpoolOptions::default() };
         let spool = Spool::open(Arc::new(fs.clone()), Path::new("/data/spool"), options).unwrap();
         spool.attach(&name("a"), QueueSettings::default()).unwrap();
-        let import =
-            import_into(&spool, Arc::new(fs.clone()), Path::new("/data"), &name("a"), source(), |_| {});
-        runtime.block_on(import).unwrap();
+        let (target, disk) = (name("a"), Arc::new(fs.clone()));
+        runtime.block_on(import_into(&spool, disk, Path::new("/data"), &target, source(), |_| {})).unwrap();
         spool
     };
     let fs = SimFileSystem::default();

@@ -6,8 +6,7 @@ use std::path::PathBuf;
 use outhaul_store::event::Uid;
 use outhaul_store::spool::rqp1;
 use outhaul_store::{
-    Engine, FailedQuery, Log, Outcome, QueueSettings, Rule, Settlement, Shards, Store, StoreError,
-    StoreOptions,
+    Engine, Log, Outcome, QueueSettings, Requeued, Rule, Settlement, Shards, Store, StoreError, StoreOptions,
 };
 
 use crate::spool::copy_dir;
@@ -27,8 +26,8 @@ async fn waiting(log: &dyn Log, queue: &str) -> Vec<outhaul_store::Entry> {
     lease.read(&name(queue), 0, 1000, 64 << 20).await.unwrap().entries
 }
 
-fn query() -> FailedQuery {
-    FailedQuery::default()
+async fn requeue(store: &Store, uid: &Uid) -> Requeued {
+    store.failed().requeue(std::slice::from_ref(uid)).await.remove(0).unwrap()
 }
 
 #[tokio::test]
@@ -75,17 +74,16 @@ async fn a_requeue_is_done_once_whatever_is_asked() {
     store.failed().put(vec![one.clone()]).await.unwrap();
     let lease = store.log().lease(Shards::All).await.unwrap();
     lease.settle(vec![Settlement { place: entry.place, outcome: Outcome::Failed }]).await.unwrap();
-    let first = store.failed().requeue(&one.uid).await.unwrap();
-    let second = store.failed().requeue(&one.uid).await.unwrap();
-    assert_eq!(first.uid, second.uid);
+    let (first, second) = (requeue(&store, &one.uid).await, requeue(&store, &one.uid).await);
+    assert_eq!((first.requeued_as.clone(), second.again), (second.requeued_as, true));
     let now = waiting(&**store.log(), "a").await;
     assert_eq!((now.len(), now[0].requeue_of), (1, Some(one.uid.sequence)));
     assert_eq!(now[0].dedup_id, one.dedup_id);
     assert_eq!(store.failed().count(Some(&name("a"))), 0);
     store.close().await.unwrap();
-    drop(store);
+    drop((lease, store));
     let store = open(dir.path()).await;
-    assert_eq!(store.failed().requeue(&one.uid).await.unwrap().uid, first.uid);
+    assert_eq!(requeue(&store, &one.uid).await.requeued_as, first.requeued_as);
     assert_eq!(waiting(&**store.log(), "a").await.len(), 1);
     store.close().await.unwrap();
 }
@@ -101,15 +99,15 @@ async fn what_rustfs_left_in_its_failed_store_is_listed_and_can_be_requeued() {
     fs::write(own.join("failed/01890a5d-ac96-774b-bcce-b302099a8011.x.tmp"), "half").unwrap();
     let store = open(dir.path()).await;
     let entries = waiting(&**store.log(), "primary").await.len();
-    let page = store.failed().list(&name("primary"), &query()).await.unwrap();
-    assert_eq!(page.entries.len(), 1);
-    let found = &page.entries[0];
+    let page = store.failed().list(&name("primary"), 0, 10).await.unwrap();
+    assert_eq!(page.len(), 1);
+    let found = &page[0];
     assert_eq!(found.event.subject(), Some("bad.jpg"));
     assert_eq!((found.failure.rule, &found.failure.detail[..]), (Rule::Rejected, "stream not found"));
     assert_eq!((found.failure.attempts, found.failure.failed_ms), (5, 1_700_000_005_000));
     assert_eq!(found.dedup_id.to_string(), "7b0a3b6e-1f6f-4c65-9d7e-2f8d6f3f0c12");
     assert_eq!(store.failed().unreadable().len(), 1);
-    store.failed().requeue(&found.uid).await.unwrap();
+    requeue(&store, &found.uid).await;
     let now = waiting(&**store.log(), "primary").await;
     assert_eq!(now.len(), entries + 1);
     assert_eq!(now.last().unwrap().event.as_ref().unwrap(), &found.event);
