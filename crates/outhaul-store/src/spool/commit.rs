@@ -139,14 +139,19 @@ impl Shared {
         if let Some(failure) = taken.failure {
             return refuse(&failure, taken.calls, taken.input_calls, taken.remove_calls, taken.flushes);
         }
-        let clean_up = work != Work::Ready || !taken.flushes.is_empty() || !taken.calls.is_empty();
+        // Whoever waits for a receipt does not wait for removals as well, unless somebody waits for those.
+        let at_once = work != Work::Ready || !taken.flushes.is_empty();
+        let afterwards = !at_once && !taken.calls.is_empty();
         let mut touched = BTreeSet::new();
-        let removed = if clean_up { self.remove_settled(&mut touched) } else { Ok(()) };
+        let removed = if at_once { self.remove_settled(&mut touched) } else { Ok(()) };
         let (mut jobs, answers) = self.prepare(&mut core, taken.calls);
         self.write(&mut core, &mut jobs, &mut touched);
         let synced = self.sync_dirs(&touched, &mut jobs, &mut core, work, !taken.flushes.is_empty());
         self.remember_positions(&mut core, &jobs);
         self.publish(jobs, answers);
+        if afterwards {
+            self.remove_behind();
+        }
         for (note, reply) in taken.input_calls {
             self.answer(reply, self.set_input(&core, note));
         }
@@ -202,6 +207,19 @@ impl Shared {
             }
         }
         failure.map_or(Ok(()), Err)
+    }
+
+    /// Removes settled files; the directory sync of a later round makes that durable.
+    fn remove_behind(&self) {
+        let mut touched = BTreeSet::new();
+        // What cannot be removed is on the list still, and was told.
+        self.remove_settled(&mut touched).unwrap_or_default();
+        let mut dirs = lock(&self.dirs);
+        for id in touched {
+            if let Some(dir) = dirs.get_mut(&id) {
+                dir.unsynced = true;
+            }
+        }
     }
 
     fn remove_later(&self, id: QueueId, removal: Removal) {
