@@ -370,12 +370,7 @@ impl Shared {
         }
     }
 
-    fn worth_keeping(
-        &self,
-        segment: &Segment,
-        path: &std::path::Path,
-        kept: usize,
-    ) -> Option<(String, u64)> {
+    fn worth_keeping(&self, segment: &Segment, path: &std::path::Path, kept: usize) -> Option<(String, u64)> {
         let (wanted, spares) = {
             let inner = lock(&self.inner);
             (inner.room / 2, inner.spares.len() + kept)

@@ -2,10 +2,14 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failed expectation ends a test")]
 
+mod exhaustive;
 mod faults;
 mod golden;
 mod journal;
 mod kv;
+mod merging;
+mod modes;
+mod segments;
 mod sim;
 mod store;
 mod support;

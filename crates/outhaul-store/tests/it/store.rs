@@ -43,7 +43,10 @@ async fn what_is_no_data_directory_of_this_format_is_refused() {
     let newer = r#"{"engine":"journal","format":7,"written_by":"9.8.7"}"#;
     std::fs::write(dir.path().join("format"), newer).unwrap();
     let error = open(dir.path()).await.unwrap_err().to_string();
-    assert!(error.contains("journal 7") && error.contains("9.8.7") && error.contains("journal 0 to 1"), "{error}");
+    assert!(
+        error.contains("journal 7") && error.contains("9.8.7") && error.contains("journal 0 to 1"),
+        "{error}"
+    );
     std::fs::write(dir.path().join("format"), "rubbish").unwrap();
     assert!(matches!(open(dir.path()).await, Err(StoreError::NotADataDirectory(_))));
     let options = JournalOptions { read_only: true, ..JournalOptions::default() };
