@@ -8,10 +8,7 @@ use outhaul_store::{JournalOptions, Log};
 
 /// Options that open a journal as if no segment had a footer.
 pub(crate) fn without_footers() -> Option<JournalOptions> {
-    #[cfg(feature = "ignore-footers")]
-    return Some(JournalOptions { ignore_footers: true, ..JournalOptions::default() });
-    #[cfg(not(feature = "ignore-footers"))]
-    None
+    Some(JournalOptions { verify: true, ..JournalOptions::default() })
 }
 
 /// The spool engine in an empty directory, with the queue `a`.

@@ -2,6 +2,7 @@
 //! requests, loses nothing, keeps the order of each pid, and repeats under the same id.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::receiver::{Act, Arrival, Receiver};
-use crate::support::{Relay, event, request, until};
+use crate::support::{Relay, event, pipe, request, start_pipe, until};
 
 const CLIENTS: usize = 8;
 const PIDS_PER_CLIENT: usize = 3;
@@ -64,6 +65,45 @@ fn crash_every_answered_event_arrives_in_order_and_repeats_keep_their_id() {
     println!("sent={sent} answered={} arrivals={}", answered.len(), receiver.arrivals().len());
     assert!(answered.len() as u64 >= rounds * 5, "only {} events were answered", answered.len());
     judge(&receiver.arrivals(), &answered);
+}
+
+#[test]
+fn crash_every_line_of_a_piped_input_arrives_in_order() {
+    let seed = variable("OUTHAUL_TEST_SEED")
+        .unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64);
+    let rounds = ROUNDS / 4 * variable("OUTHAUL_TEST_SCALE").unwrap_or(1).max(1);
+    println!("OUTHAUL_TEST_SEED={seed} rounds={rounds}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = failing_receiver(random.fork());
+    let uri = receiver.uri(OPTIONS);
+    let args = ["--to", &uri, "--data", "data"];
+    let mut next = [0_u64; 20];
+    let ids: Vec<String> = (0..rounds * 100)
+        .map(|_| {
+            let pid = random.usize(0..next.len());
+            next[pid] += 1;
+            format!("{pid}-{}", next[pid] - 1)
+        })
+        .collect();
+    let line = |id: &String| event(id, id.split('-').next().unwrap());
+    for round in 1..=rounds {
+        let mut running = start_pipe(dir.path(), &args);
+        let mut stdin = running.child.stdin.take().unwrap();
+        // The input grows, so that there is something to admit in each round; its end stays open.
+        let part: String = ids.iter().take(round as usize * 100).map(line).collect();
+        let writer = thread::spawn(move || stdin.write_all(part.as_bytes()).map(|()| stdin));
+        // bounded: less than a second
+        thread::sleep(Duration::from_millis(random.u64(5..900)));
+        assert!(running.child.try_wait().unwrap().is_none(), "{}", running.stderr());
+        running.kill();
+        writer.join().unwrap().map(drop).unwrap_or_default();
+    }
+    receiver.rule(|_| Act::Status(200));
+    let input: String = ids.iter().map(line).collect();
+    assert_eq!(pipe(dir.path(), &args, input).ended_with(0).summary().waiting, 0);
+    println!("lines={} arrivals={}", ids.len(), receiver.arrivals().len());
+    judge(&receiver.arrivals(), &ids.into_iter().collect());
 }
 
 fn variable(name: &str) -> Option<u64> {

@@ -1,11 +1,17 @@
 //! The built program from outside: standard input and output, real HTTP, signals and crashes.
 
-#![expect(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failed expectation ends a test")]
 
 mod crash;
 mod failed;
 mod faults;
+#[cfg(target_os = "linux")]
+mod full;
 mod ingest;
+#[cfg(target_os = "linux")]
+mod lossy;
+#[cfg(target_os = "linux")]
+mod mounts;
 mod pipe;
 mod receiver;
 mod relay;

@@ -14,10 +14,11 @@ pub struct OsFileSystem;
 
 impl FileSystem for OsFileSystem {
     fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-        if dir.is_dir() {
-            return Ok(());
-        }
         let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
+        if dir.is_dir() {
+            // Whoever created it may have ended before its name was durable.
+            return self.sync_dir(parent.unwrap_or(Path::new(".")));
+        }
         if let Some(parent) = parent {
             self.create_dir_all(parent)?;
         }

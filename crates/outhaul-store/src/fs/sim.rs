@@ -1,7 +1,7 @@
 //! A simulated disk that loses what was not synced.
 //!
 //! Files are kept twice: as the process sees them, and as they would be found after a loss of power. A sync copies
-//! the first to the second. [`SimDisk::crash`] makes the disk that a power cut could have left: of every block
+//! what changed of the first to the second; one that fails forgets that it changed, as Linux does. [`SimDisk::crash`] makes the disk that a power cut could have left: of every block
 //! written since the last sync the new bytes, the old ones, or a torn mixture; of every name created, renamed or
 //! removed since the directory's last sync either state. Any subset is possible, since real disks reorder.
 //!
@@ -239,6 +239,18 @@ impl SimFile {
         }
     }
 
+    /// Brings what was written since the last time to the device.
+    fn write_back(&mut self) {
+        self.durable.resize(self.live.len(), 0);
+        for block in std::mem::take(&mut self.dirty) {
+            let (start, end) = (block * BLOCK, ((block + 1) * BLOCK).min(self.live.len()));
+            if start < end {
+                self.durable[start..end].copy_from_slice(&self.live[start..end]);
+            }
+        }
+        self.length_dirty = false;
+    }
+
     fn after_crash(&self, random: &mut fastrand::Rng, keep: impl Fn(&mut fastrand::Rng) -> bool) -> Vec<u8> {
         let grown = self.live.len() >= self.durable.len();
         let mut content = self.durable.clone();
@@ -303,7 +315,7 @@ impl SimFileSystem {
         disk.fail.clear();
     }
 
-    /// Lets the n-th call from now on, if it writes, end with an error behind so many bytes; if not, fail.
+    /// Lets the n-th call from now on, if it writes, end with an error behind so many bytes.
     pub fn shorten_at(&self, n: u64, bytes: usize) {
         let mut disk = self.lock();
         disk.shorten = Some((disk.calls + n, bytes));
@@ -500,13 +512,17 @@ impl File for SimHandle {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.fs.change(|disk| {
-            let file = disk.file(self.id)?;
-            file.durable = file.live.clone();
-            file.dirty.clear();
-            file.length_dirty = false;
+        let synced = self.fs.change(|disk| {
+            disk.file(self.id)?.write_back();
             Ok(())
-        })
+        });
+        if synced.is_err() {
+            // As Linux does: what could not be written is taken for written from now on.
+            if let Ok(file) = self.fs.lock().file(self.id) {
+                file.dirty.clear();
+            }
+        }
+        synced
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {

@@ -54,8 +54,10 @@ pub(super) struct Active {
     pub(super) start: u64,
     /// A segment is left when it would become longer.
     pub(super) capacity: u64,
-    /// The next file has been asked for.
+    /// The next file has been asked for, or is not worth it.
     pub(super) prepared: bool,
+    /// The batches in it, without the checkpoint.
+    pub(super) batches: u64,
 }
 
 /// What one round took from the queue of calls, to be answered at its end.
@@ -73,8 +75,6 @@ pub(super) struct Taken {
 
 struct Answer {
     results: Vec<Result<Receipt, AppendError>>,
-    /// Which results stand for written events.
-    written: Vec<usize>,
     reply: AppendReply,
 }
 
@@ -150,9 +150,13 @@ impl Shared {
         };
         if matches!(written, Err(WriteFailure::Full)) {
             core.starved = true;
-            // What is held back is for whatever is no event.
-            if taken.events.is_empty() && self.release_space() {
-                written = self.write_batch(core, first_sequence, 0, sync, &taken.bodies).map(Some);
+            // What is held back is for whatever is no event; it does not wait for a round without events.
+            self.take_back(core, first_sequence);
+            taken.refuse_events(|| AppendError::DiskFull(self.dir.clone()));
+            core.builder.clear();
+            self.add_control(core, &mut taken);
+            if !core.builder.is_empty() && self.release_space() {
+                written = self.write_batch(core, first_sequence, 0, sync, &[]).map(Some);
             }
         }
         match written {
@@ -274,19 +278,8 @@ impl Shared {
     }
 
     fn add_call(&self, core: &mut Core, call: Call, taken: &mut Taken) -> Answer {
-        let mut results = Vec::with_capacity(call.events.len());
-        let mut written = Vec::with_capacity(call.events.len());
-        for event in call.events {
-            let result = event.map(|event| {
-                let receipt = self.add_event(core, event, taken);
-                if receipt.sequence > 0 {
-                    written.push(results.len());
-                }
-                receipt
-            });
-            results.push(result);
-        }
-        Answer { results, written, reply: call.reply }
+        let add = |event: Result<Encoded, _>| event.map(|event| self.add_event(core, event, taken));
+        Answer { results: call.events.into_iter().map(add).collect(), reply: call.reply }
     }
 
     fn add_event(&self, core: &mut Core, event: Encoded, taken: &mut Taken) -> Receipt {
@@ -357,6 +350,7 @@ impl Shared {
             });
         }
         active.offset += written as u64;
+        active.batches += 1;
         self.sync_only(core, sync).map(|()| offset)
     }
 
@@ -492,7 +486,14 @@ impl Shared {
         let next = core.next_sequence;
         self.add_closing_checkpoint(&mut core);
         let checkpoint = match self.write_batch(&mut core, next, FLAG_CLEAN, true, &[]) {
-            Ok(offset) => offset,
+            Ok(offset) => {
+                // The footer goes behind it.
+                let active = core.active.as_ref().map(|active| active.offset);
+                if let (Some(segment), Some(end)) = (lock(&self.inner).segments.last_mut(), active) {
+                    segment.end = end;
+                }
+                offset
+            }
             // The mark is a courtesy: everything acknowledged is durable without it.
             Err(WriteFailure::Full | WriteFailure::NotBegun(_)) => 0,
             Err(WriteFailure::Unknown(reason)) => {
@@ -516,12 +517,19 @@ fn refuse(taken: Taken, calls: Vec<Call>, error: &StoreError) {
 }
 
 impl Taken {
-    fn fail(self, append: impl Fn() -> AppendError, error: &StoreError) {
+    /// Answers the calls of a round that writes no events.
+    fn refuse_events(&mut self, error: impl Fn() -> AppendError) {
         // The room that they held is given back before anybody hears of it.
-        drop(self.events);
-        for answer in self.answers {
-            answer.fail(&append);
+        self.events.clear();
+        self.bodies.clear();
+        self.positions = Runs::default();
+        for answer in std::mem::take(&mut self.answers) {
+            answer.fail(&error);
         }
+    }
+
+    fn fail(mut self, append: impl Fn() -> AppendError, error: &StoreError) {
+        self.refuse_events(append);
         for reply in self.inputs.into_iter().map(|(_, reply)| reply).chain(self.flushes) {
             reply.send(Err(error.clone()));
         }
@@ -530,8 +538,11 @@ impl Taken {
 
 impl Answer {
     fn fail(mut self, error: impl Fn() -> AppendError) {
-        for &index in &self.written {
-            self.results[index] = Err(error());
+        // An event for nobody was not to be written: it has no sequence.
+        for result in &mut self.results {
+            if result.as_ref().is_ok_and(|receipt| receipt.sequence > 0) {
+                *result = Err(error());
+            }
         }
         self.reply.send(self.results);
     }

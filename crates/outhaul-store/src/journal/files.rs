@@ -7,6 +7,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 use super::checkpoint::{Checkpoint, Listed};
 use super::commit::{Active, Core, RESERVE};
@@ -18,8 +19,8 @@ use super::{Shared, lock};
 use crate::error::StoreError;
 use crate::fs::FsKind;
 
-/// Files that are kept ready at most.
-pub(super) const SPARES_MAX: usize = 2;
+/// Bytes that are prepared with one sync.
+const PREPARE_BYTES: u64 = 256 << 10;
 /// Nothing is prepared on a disk that has less than this many times the size of it.
 const SPACE_FACTOR: u64 = 8;
 
@@ -35,7 +36,7 @@ impl Shared {
             }
             started => {
                 started?;
-                self.drop_spares(SPARES_MAX);
+                self.drop_spares(self.options.spares_max);
                 let dead = self.unlisted();
                 self.remove_segments(&dead);
                 core.starved = !self.hold_reserve();
@@ -138,7 +139,7 @@ impl Shared {
         let number = core.next_number;
         let base = core.active.as_ref().map_or(core.next_base, |active| active.base + active.offset);
         let salt = uuid::Uuid::new_v4().as_u64_pair().0;
-        let epoch = self.epoch.load(std::sync::atomic::Ordering::Acquire);
+        let epoch = self.epoch.load(Ordering::Acquire);
         let mut builder = BatchBuilder::default();
         self.add_checkpoint(&mut builder, number, base, epoch, first_sequence);
         let header = SegmentHeader { format: FORMAT, merged: false, number, salt, base, first_sequence };
@@ -168,6 +169,7 @@ impl Shared {
             start: offset,
             capacity,
             prepared: false,
+            batches: 0,
         });
         core.epoch = epoch;
         {
@@ -195,12 +197,8 @@ impl Shared {
         core: &Core,
     ) -> Result<(std::sync::Arc<dyn crate::fs::File>, u64), StoreError> {
         let max = self.options.segment_bytes_max;
-        let spare = {
-            let mut inner = lock(&self.inner);
-            inner.spares.sort_by_key(|(_, length)| *length);
-            inner.spares.pop()
-        };
-        if let Some((name, length)) = spare {
+        let at_least = core.active.as_ref().map_or(bytes.len() as u64, |active| active.capacity / 2);
+        if let Some((name, length)) = self.take_spare(at_least.max(bytes.len() as u64)) {
             let from = self.dir.join(&name);
             let used = self.fs.open(&from, true).and_then(|file| {
                 file.write_at(&bytes, 0)?;
@@ -259,7 +257,7 @@ impl Shared {
     pub(super) fn add_closing_checkpoint(&self, core: &mut Core) {
         let Some(active) = &core.active else { return };
         let number = lock(&self.inner).segments.last().map_or(0, |segment| segment.number);
-        let epoch = self.epoch.load(std::sync::atomic::Ordering::Acquire);
+        let epoch = self.epoch.load(Ordering::Acquire);
         let (base, next_sequence) = (active.base, core.next_sequence);
         self.add_checkpoint(&mut core.builder, number, base, epoch, next_sequence);
     }
@@ -295,33 +293,67 @@ impl Shared {
         builder.add(Kind::Checkpoint, |out| checkpoint.encode(&queues, out));
     }
 
-    /// Prepares a file of this length, off the commits.
+    /// Prepares a file of this length, off the commits. One that is needed earlier is taken as long as it is by then.
     pub(super) fn prepare(&self, length: u64) {
         if self.kind != FsKind::InPlace || !self.has_room(length) {
             return;
         }
-        if lock(&self.inner).spares.len() >= SPARES_MAX {
+        if lock(&self.inner).spares.len() >= self.options.spares_max {
             return;
         }
         let Some((name, path)) = self.new_spare() else { return };
-        let fill = || -> io::Result<()> {
-            let file = self.fs.create(&path)?;
-            let zeros = vec![0; usize::try_from(length.min(1 << 20)).unwrap_or(0)];
-            let mut at = 0;
-            while at < length {
-                let some = usize::try_from(length - at).unwrap_or(usize::MAX).min(zeros.len());
-                file.write_at(&zeros[..some], at)?;
-                at += some as u64;
-            }
-            file.sync()
-        };
-        match fill() {
-            Ok(()) => lock(&self.inner).spares.push((name, length)),
+        let file = match self.fs.create(&path) {
+            Ok(file) => file,
             Err(error) => {
                 tracing::debug!(path = %path.display(), %error, "a file could not be prepared");
+                return;
+            }
+        };
+        *lock(&self.preparing) = Some((name, 0));
+        let zeros = vec![0; usize::try_from(length.min(PREPARE_BYTES)).unwrap_or(0)];
+        loop {
+            let mut preparing = lock(&self.preparing);
+            // Taken, or given up.
+            let Some((_, at)) = &mut *preparing else { return };
+            let some = usize::try_from(length - *at).unwrap_or(usize::MAX).min(zeros.len());
+            // In small steps, so that no commit waits for long behind one.
+            let step = file.write_at(&zeros[..some], *at).and_then(|()| file.sync());
+            if let Err(error) = step {
+                tracing::debug!(path = %path.display(), %error, "a file could not be prepared");
+                *preparing = None;
+                drop(preparing);
                 self.discard(&path);
+                return;
+            }
+            *at += some as u64;
+            if *at >= length || lock(&self.chores).is_stopped() {
+                let done = preparing.take();
+                drop(preparing);
+                lock(&self.inner).spares.extend(done);
+                return;
+            }
+            drop(preparing);
+            if self.spare_wanted.load(Ordering::Acquire) {
+                // The lock is about to be asked for; it is not taken again at once.
+                std::thread::yield_now();
             }
         }
+    }
+
+    /// The longest file that is ready, or as much of the next one as there is.
+    fn take_spare(&self, at_least: u64) -> Option<(String, u64)> {
+        let spare = {
+            let mut inner = lock(&self.inner);
+            inner.spares.sort_by_key(|(_, length)| *length);
+            inner.spares.pop()
+        };
+        if spare.is_some() {
+            return spare;
+        }
+        self.spare_wanted.store(true, Ordering::Release);
+        let taken = lock(&self.preparing).take_if(|(_, length)| *length >= at_least);
+        self.spare_wanted.store(false, Ordering::Release);
+        taken
     }
 
     fn new_spare(&self) -> Option<(String, PathBuf)> {
@@ -375,7 +407,7 @@ impl Shared {
             let inner = lock(&self.inner);
             (inner.room / 2, inner.spares.len() + kept)
         };
-        if self.kind != FsKind::InPlace || segment.merged || spares >= SPARES_MAX {
+        if self.kind != FsKind::InPlace || segment.merged || spares >= self.options.spares_max {
             return None;
         }
         let length = self.fs.open(path, false).and_then(|file| file.len()).ok()?;

@@ -243,6 +243,20 @@ impl Footer {
         Ok(Self::decode(&all, salt, offset).ok().filter(|footer| footer.end == offset))
     }
 
+    /// Whether the footer in a file, if there is one, says what its records say.
+    pub(crate) fn matches(file: &dyn File, salt: u64, file_length: u64, derived: &Self) -> bool {
+        let mut bytes = [0; LOCATOR as usize];
+        let at = file_length.saturating_sub(LOCATOR);
+        let there = file.read_at(&mut bytes, at).is_ok() && read_locator(&bytes, salt).is_some();
+        if !there {
+            return true;
+        }
+        let Ok(Some(footer)) = Self::read(file, salt, file_length) else { return false };
+        let Self { checkpoint, rows_offset, .. } = footer;
+        let derived = Self { checkpoint, rows_offset, ..derived.clone() };
+        footer == derived && matches!(footer.rows(file), Ok(Some(_)))
+    }
+
     /// `bytes` are head, tables and the CRC of the rows.
     pub(crate) fn decode(bytes: &[u8], salt: u64, offset: u64) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(bytes);

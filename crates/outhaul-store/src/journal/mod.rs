@@ -21,7 +21,7 @@
 //! ([`heal`]).
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
@@ -29,6 +29,7 @@ use std::time::{Duration, Instant, SystemTime};
 use async_trait::async_trait;
 use bytes::Bytes;
 use outhaul_event::TargetName;
+use smallvec::{SmallVec, smallvec};
 use tokio::sync::watch;
 
 use crate::error::{AppendError, StoreError};
@@ -73,6 +74,8 @@ pub struct JournalOptions {
     /// The first segment after an open is prepared with this many bytes; each further one with twice as many, up to the
     /// maximum.
     pub segment_bytes_first: u64,
+    /// As many files are kept ready to become segments: prepared ones, and finished segments to be used again.
+    pub spares_max: usize,
     /// What a receipt promises.
     pub durability: Durability,
     /// Compresses the events of a batch together (Snappy) where that saves an eighth or more. It costs about 1 µs of
@@ -109,6 +112,7 @@ impl Default for JournalOptions {
         Self {
             segment_bytes_max: 64 << 20,
             segment_bytes_first: 1 << 20,
+            spares_max: 2,
             durability: Durability::Synced,
             compress: false,
             settle_linger: Duration::from_millis(50),
@@ -127,6 +131,7 @@ impl Default for JournalOptions {
 pub struct Journal {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    started: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -147,14 +152,20 @@ struct Shared {
     chores: Mutex<Chores>,
     chores_wake: Condvar,
     keeper: Mutex<Option<JoinHandle<()>>>,
+    /// A file that is being prepared, and how much of it is. Locked for each step.
+    preparing: Mutex<Option<(String, u64)>>,
+    spare_wanted: AtomicBool,
     me: Weak<Shared>,
     /// The directory's lock, for as long as anybody can write.
     lock: std::sync::OnceLock<Arc<dyn crate::fs::Lock>>,
 }
 
 /// A call is one batch, and a batch has a bounded length; hardly any call is more than one part.
-fn parts(batch: Vec<Admission>) -> Vec<Vec<Admission>> {
-    let mut parts = Vec::with_capacity(1);
+fn parts(batch: Vec<Admission>) -> SmallVec<[Vec<Admission>; 1]> {
+    if batch.iter().map(Admission::size).sum::<u64>() <= turn::BATCH_BYTES_MAX {
+        return smallvec![batch];
+    }
+    let mut parts = SmallVec::new();
     let (mut part, mut bytes) = (Vec::with_capacity(batch.len()), 0);
     for admission in batch {
         let size = admission.size();
@@ -254,6 +265,8 @@ impl Journal {
             chores: Mutex::default(),
             chores_wake: Condvar::new(),
             keeper: Mutex::default(),
+            preparing: Mutex::default(),
+            spare_wanted: AtomicBool::new(false),
             me: me.clone(),
             lock: std::sync::OnceLock::new(),
             options,
@@ -262,7 +275,14 @@ impl Journal {
             shared.start()?;
             shared.work_off();
         }
-        Ok(Self { shared, thread: Mutex::new(None) })
+        Ok(Self { shared, thread: Mutex::new(None), started: AtomicBool::new(false) })
+    }
+
+    /// Reads every record of the journal in a directory at rest and verifies every checksum; changes nothing. What is
+    /// wrong is in the [report](Log::report) of what it returns, entries that are unreadable included.
+    pub fn verify(fs: Arc<dyn FileSystem>, dir: &Path, watch: Arc<OpenWatch>) -> Result<Self, StoreError> {
+        let options = JournalOptions { read_only: true, verify: true, watch, ..JournalOptions::default() };
+        Self::open(fs, dir, dir, options)
     }
 
     /// Keeps the lock of the data directory until nobody can write to this journal any more.
@@ -334,12 +354,18 @@ impl Journal {
 
     /// Starts the commit thread at the first async call.
     fn commit_thread(&self) {
+        if self.started.load(Ordering::Acquire) {
+            return;
+        }
         let mut thread = lock(&self.thread);
         if thread.is_none() && !lock(&self.shared.inner).closing {
             let shared = Arc::clone(&self.shared);
             let builder = std::thread::Builder::new().name("outhaul-commit".to_owned());
             match builder.spawn(move || shared.commit_loop()) {
-                Ok(handle) => *thread = Some(handle),
+                Ok(handle) => {
+                    *thread = Some(handle);
+                    self.started.store(true, Ordering::Release);
+                }
                 Err(error) => self.shared.fail(&format!("no thread could be started: {error}")),
             }
         }
@@ -545,10 +571,6 @@ impl Shared {
 
     /// Encodes events and queues them. The work is done here, not in the round: while the disk is busy.
     fn enqueue(&self, batch: Vec<Admission>, reply: turn::AppendReply) {
-        if let Err(error) = self.alive() {
-            reply.send(vec![Err(AppendError::Store(error)); batch.len()]);
-            return;
-        }
         let admitted_ms = to_millis(SystemTime::now());
         let mut bytes = 0;
         let encode = |mut admission: Admission| {

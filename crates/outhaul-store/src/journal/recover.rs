@@ -232,14 +232,16 @@ impl Recovery<'_> {
             return Ok(());
         }
         let cut = find_end(&*newest.file, &newest.segment, newest.length);
-        let Cut { end, torn, stale } = cut.map_err(StoreError::io("read", &path))?;
+        let Cut { end, confirmed, torn, stale } = cut.map_err(StoreError::io("read", &path))?;
         newest.segment.end = end;
         report.torn_bytes += torn;
         if !self.read_only {
             for offset in stale {
                 self.erase(newest, offset)?;
             }
-            // A process that was killed leaves valid bytes that only the page cache has.
+            // A process that was killed leaves valid bytes that only the page cache has; after a sync that failed the
+            // operating system takes them for written, so they are written again.
+            rewrite(&*newest.file, confirmed, end).map_err(StoreError::io("write", &path))?;
             newest.file.sync().map_err(StoreError::io("sync", &path))?;
         }
         Ok(())
@@ -368,6 +370,7 @@ impl Recovery<'_> {
             for bad in &survey.bad {
                 self.damaged(each, bad, &mut out.report)?;
             }
+            self.tell_broken(each, &survey, &mut out.report);
             self.write_footer(each, &survey);
         }
         let segment = &each.segment;
@@ -378,6 +381,30 @@ impl Recovery<'_> {
         each.segment.replaces = std::mem::take(&mut each.replaces);
         out.segments.push(each.segment.clone());
         Ok(())
+    }
+
+    /// Records that are damaged by themselves. Entries are shown to a person by whoever reads them, so an open leaves
+    /// them out.
+    fn tell_broken(&self, each: &Found, survey: &Survey, report: &mut OpenReport) {
+        let name = Segment::file_name(each.segment.number);
+        let mut tell = |offset, length, reason| {
+            report.damage.push(Damage { file: name.clone(), offset, length, reason, quarantined: None });
+        };
+        for broken in survey.broken.iter().filter(|broken| self.verify || !broken.kind.is_entry()) {
+            let what = match broken.kind.is_entry() {
+                true => format!("event {}", broken.sequence),
+                false => format!("a record of kind {:?}", broken.kind).to_lowercase(),
+            };
+            tell(broken.offset, broken.length, format!("{what} does not match its checksum"));
+        }
+        if self.verify && !Footer::matches(&*each.file, each.segment.salt, each.length, &survey.footer) {
+            let length = each.length.saturating_sub(survey.footer.end);
+            tell(
+                survey.footer.end,
+                length,
+                "the footer is damaged; the next open derives it again".to_owned(),
+            );
+        }
     }
 
     /// Gives a segment the footer it lacks. It is a convenience: a disk that has no room for it is no obstacle.
@@ -397,6 +424,22 @@ impl Recovery<'_> {
 pub(super) const SPARE: &str = ".spare";
 /// A file that is being made.
 pub(super) const UNFINISHED: &str = ".tmp";
+
+/// Writes a stretch of a file once more, as it is read.
+fn rewrite(file: &dyn File, from: u64, end: u64) -> io::Result<()> {
+    let mut chunk = vec![0; 1 << 20];
+    let mut at = from;
+    while at < end {
+        let want = usize::try_from(end - at).unwrap_or(usize::MAX).min(chunk.len());
+        let read = file.read_at(&mut chunk[..want], at)?;
+        if read == 0 {
+            return Ok(());
+        }
+        file.write_at(&chunk[..read], at)?;
+        at += read as u64;
+    }
+    Ok(())
+}
 
 /// A segment ends where the next one begins.
 fn sealed_end(found: &[Found], at: usize) -> Option<u64> {

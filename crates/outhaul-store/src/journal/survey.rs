@@ -37,15 +37,25 @@ pub(super) struct Survey {
     pub(super) rows: Vec<u8>,
     pub(super) control: Vec<Control>,
     pub(super) bad: Vec<Bad>,
+    /// Records in valid batches whose own bytes do not verify; those that are entries are read as unreadable.
+    pub(super) broken: Vec<Broken>,
     pub(super) clean: bool,
-    /// Every record verified.
-    pub(super) whole: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Broken {
+    pub(super) offset: u64,
+    pub(super) length: u64,
+    pub(super) kind: Kind,
+    pub(super) sequence: u64,
 }
 
 /// Where the newest segment ends.
 #[derive(Debug, Default)]
 pub(super) struct Cut {
     pub(super) end: u64,
+    /// Everything before this was durable when something behind it was written.
+    pub(super) confirmed: u64,
     /// Bytes of a write that was not finished.
     pub(super) torn: u64,
     /// Valid batches behind it, which never were acknowledged: they must not read as valid later.
@@ -71,14 +81,15 @@ pub(super) fn find_end(file: &dyn File, segment: &Segment, length: u64) -> io::R
             }
         }
     };
+    let confirmed = synced.saturating_sub(segment.base);
     for (at, &(offset, after, hole, valid)) in steps.iter().enumerate() {
         if segment.base + offset < synced || hole || (valid && is_whole(file, segment, offset, after)?) {
             continue;
         }
         let stale = steps[at + 1..].iter().filter(|step| step.3).map(|step| step.0).collect();
-        return Ok(Cut { end: offset, torn: end - offset + torn_tail, stale });
+        return Ok(Cut { end: offset, confirmed, torn: end - offset + torn_tail, stale });
     }
-    Ok(Cut { end, torn: torn_tail, stale: Vec::new() })
+    Ok(Cut { end, confirmed, torn: torn_tail, stale: Vec::new() })
 }
 
 /// How much of a write is there that has a beginning and no end.
@@ -105,7 +116,7 @@ pub(super) fn survey(
     file_length: u64,
     mut step: impl FnMut(u64) -> bool,
 ) -> io::Result<Option<Survey>> {
-    let mut out = Survey { whole: true, ..Survey::default() };
+    let mut out = Survey::default();
     let mut builder = FooterBuilder::default();
     let mut end_sequence = segment.first_sequence;
     let limit = end.unwrap_or(file_length).min(file_length);
@@ -163,7 +174,10 @@ pub(super) fn survey(
 /// A control record whose body is damaged is passed over: the worst that follows is a repeated delivery.
 fn take(record: &RecordHeader, offset: u64, batch: &[u8], builder: &mut FooterBuilder, out: &mut Survey) {
     let body = record.body(batch);
-    out.whole &= body.is_some();
+    if body.is_none() {
+        let (offset, length) = (offset + record.start as u64, record.length as u64);
+        out.broken.push(Broken { offset, length, kind: record.kind, sequence: record.sequence });
+    }
     if record.kind.is_entry() {
         let hashes = body.and_then(StoredEvent::peek_hashes).unwrap_or_default();
         builder.entry(record, offset, hashes);

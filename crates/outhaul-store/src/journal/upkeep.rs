@@ -10,6 +10,10 @@ use super::survey::survey;
 use super::{Shared, Upkeep, lock};
 use crate::log::Damage;
 
+/// Batches of this length on average are written to a file that grows: the metadata that a commit changes then costs
+/// less than preparing the file.
+const GROWING_BATCH_BYTES: u64 = 128 << 10;
+
 #[derive(Debug)]
 pub(super) enum Chore {
     /// Write the footer of the segment with this number.
@@ -28,15 +32,23 @@ pub(super) struct Chores {
     busy: bool,
 }
 
+impl Chores {
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop
+    }
+}
+
 impl Shared {
     /// After a round: what it leaves to be done.
     pub(super) fn upkeep(&self, core: &mut Core, dead: Vec<Segment>) {
         if let Some(active) = core.active.as_mut().filter(|active| !active.prepared) {
-            // Not at once: most logs never need a second segment.
-            if active.offset > active.capacity / 4 {
+            // Not at once in the first: most logs never need a second one.
+            let first = active.capacity <= self.options.segment_bytes_first;
+            if active.offset > active.capacity / if first { 4 } else { 64 } {
                 active.prepared = true;
                 let length = active.capacity.saturating_mul(2).min(self.options.segment_bytes_max);
-                if lock(&self.inner).spares.is_empty() {
+                let mean = (active.offset - active.start) / active.batches.max(1);
+                if mean < GROWING_BATCH_BYTES && lock(&self.inner).spares.is_empty() {
                     self.chore(Chore::Prepare(length));
                 }
             }

@@ -4,6 +4,8 @@
 
 mod exhaustive;
 mod faults;
+#[cfg(target_os = "linux")]
+mod flushes;
 mod golden;
 mod journal;
 mod kv;
