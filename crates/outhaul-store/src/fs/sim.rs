@@ -281,7 +281,8 @@ impl SimFile {
 impl SimFileSystem {
     /// A file system over a disk, with fresh counters and no faults.
     pub fn new(disk: SimDisk) -> Self {
-        let disk = SimDisk { calls: 0, fail: Vec::new(), shorten: None, capacity: None, snapshots: None, ..disk };
+        let disk =
+            SimDisk { calls: 0, fail: Vec::new(), shorten: None, capacity: None, snapshots: None, ..disk };
         Self { disk: Arc::new(Mutex::new(disk)), tag: Arc::default() }
     }
 

@@ -38,7 +38,16 @@ const WORKLOADS: &[(&str, u64, &[Step])] = &[
     (
         "used again",
         700,
-        &[Append(A, 300), Append(A, 300), SettleAll("a"), Flush, Flush, Append(A, 250), Append(A, 250), Append(A, 250)],
+        &[
+            Append(A, 300),
+            Append(A, 300),
+            SettleAll("a"),
+            Flush,
+            Flush,
+            Append(A, 250),
+            Append(A, 250),
+            Append(A, 250),
+        ],
     ),
     ("closed and opened", 900, &[Append(AB, 100), Close, Reopen, Append(A, 100), Settle("b"), Close, Reopen]),
     ("killed and opened", 900, &[Append(A, 200), Reopen, Append(A, 200), Settle("a"), Reopen, Append(A, 20)]),
@@ -117,7 +126,8 @@ impl Facts {
             let (there, maybe) = (&self.there[at(queue)], &self.maybe[at(queue)]);
             let lost: Vec<_> = there.iter().filter(|id| !found.contains(id)).collect();
             assert!(lost.is_empty(), "{}: {lost:?} lost from {queue}: {found:?}", context());
-            let wrong: Vec<_> = found.iter().filter(|id| !there.contains(id) && !maybe.contains(id)).collect();
+            let wrong: Vec<_> =
+                found.iter().filter(|id| !there.contains(id) && !maybe.contains(id)).collect();
             assert!(wrong.is_empty(), "{}: {wrong:?} in {queue}: {found:?}", context());
         }
     }
@@ -241,7 +251,8 @@ fn search(number: usize, seed: u64) -> usize {
         let now = facts[step].begun(steps[step]);
         for image in cuts(&disk, &mut random, &mut seen, usize::MAX) {
             states += 1;
-            let context = || format!("{name}, seed {seed}, call {call}, step {step} {:?}, state {states}", steps[step]);
+            let context =
+                || format!("{name}, seed {seed}, call {call}, step {step} {:?}, state {states}", steps[step]);
             let recovery = recover(image, size, &now, &context);
             // Every image has a first recovery; some of those are cut behind each of their calls, twice in a row.
             if random.usize(..10) > 0 {

@@ -71,13 +71,13 @@ fn a_file_that_is_used_again_never_shows_what_was_in_it_before() {
         append(&log, id, &["a"], 300);
     }
     let snapshots = fs.recorded();
-    let salts = |path: &PathBuf, disk: &SimDisk| {
+    let two_lives = |path: &PathBuf, disk: &SimDisk| {
         let found = batches(disk.content(path).unwrap());
         found.iter().any(|(_, salt)| *salt != found[0].1)
     };
-    let last = fs.disk();
-    let again = files(&last, ".seg").into_iter().filter(|path| salts(path, &last)).count();
-    assert!(again > 0, "a file was used again, and has batches of two lives");
+    let again =
+        snapshots.iter().flat_map(|(_, disk)| files(disk, ".seg").into_iter().map(move |path| (path, disk)));
+    assert!(again.filter(|(path, disk)| two_lives(path, disk)).count() > 0, "a file was used again");
     let mut random = fastrand::Rng::with_seed(7);
     for (acknowledged, disk) in snapshots {
         for _ in 0..6 {
@@ -275,11 +275,14 @@ fn damage_while_open(compress: bool, body_too: bool) {
     let options = JournalOptions { compress, ..options(1500) };
     let (fs, log) = on(SimDisk::default(), options);
     attach(&log, &["a"]);
-    for id in 0..12 {
+    let all = if compress { 60 } else { 12 };
+    for id in 0..all {
         append(&log, id, &["a"], 250);
     }
     let disk = fs.disk();
-    let path = &files(&disk, ".seg")[1];
+    let segments = files(&disk, ".seg");
+    assert!(segments.len() > 2, "the one in the middle is sealed");
+    let path = &segments[1];
     let content = disk.content(path).unwrap();
     let own = batches(content);
     // The first one behind the checkpoint.
@@ -294,13 +297,13 @@ fn damage_while_open(compress: bool, body_too: bool) {
         fs.flip(path, (batch + body) * 8);
     }
     let entries = waiting(&log, "a");
-    assert_eq!(entries.len(), 12, "every entry is shown");
+    assert_eq!(entries.len(), all as usize, "every entry is shown");
     let unreadable: Vec<_> = entries.iter().filter(|entry| entry.event.is_err()).collect();
     assert_eq!(unreadable.len(), usize::from(compress || body_too));
     for (id, entry) in (0..).zip(&entries).filter(|(_, entry)| entry.event.is_ok()) {
         assert_eq!(**entry.event.as_ref().unwrap(), *event(id, 250), "in order, and right");
     }
-    assert_eq!(waiting(&log, "a").len(), 12);
+    assert_eq!(waiting(&log, "a").len(), entries.len());
     let damage = log.report().damage;
     assert_eq!(damage.len(), 1, "said once: {damage:?}");
     assert_eq!((damage[0].file.clone(), damage[0].offset), (file_name(path), batch as u64));
@@ -359,11 +362,7 @@ fn a_segment_that_is_there_twice_is_set_aside_once() {
             let damage = log.report().damage;
             assert!(damage.len() == 1 && damage[0].file == file_name(&copy), "{damage:?}");
             let kept = damage[0].quarantined.clone().unwrap();
-            assert_eq!(
-                fs.disk().content(&kept),
-                disk_content(&fs, &path).as_deref(),
-                "nothing is thrown away"
-            );
+            assert!(disk_content(&fs, &kept) == disk_content(&fs, &path), "nothing is thrown away");
             assert_eq!(fs.disk().content(&copy), None);
         }
     }
