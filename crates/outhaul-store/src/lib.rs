@@ -65,7 +65,7 @@ pub use failed::{
     Failure, ListOrder, RequeueError, Requeued, Rule, UnreadableRecord, unix_millis,
 };
 #[cfg(feature = "testkit")]
-pub use fs::sim::{SimDisk, SimFileSystem};
+pub use fs::sim::{Kept, SimDisk, SimFileSystem};
 pub use fs::{DirEntry, File, FileSystem, FsKind, Lock, OsFileSystem, Space, Stat};
 pub use journal::{Journal, JournalOptions, OpenWatch, Upkeep};
 pub use log::{

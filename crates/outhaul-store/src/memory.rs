@@ -94,7 +94,8 @@ impl Shared {
 impl Log for MemoryLog {
     fn attach(&self, name: &TargetName, settings: QueueSettings) -> Result<(), StoreError> {
         self.shared.alive()?;
-        self.shared.queues.lock().attach(name, settings, u64::MAX);
+        let state = self.shared.state();
+        self.shared.queues.lock().attach_behind(name, settings, u64::MAX, state.next_sequence);
         Ok(())
     }
 

@@ -38,9 +38,31 @@ pub struct SimDisk {
     dirs: BTreeSet<PathBuf>,
     next_file: FileId,
     calls: u64,
-    fail: Option<(u64, io::ErrorKind, bool)>,
+    /// The number of the call, its error, and whether every later one fails as well.
+    fail: Vec<(u64, io::ErrorKind, bool)>,
+    /// The number of the call, and how much of what it is to write is written.
+    shorten: Option<(u64, usize)>,
     capacity: Option<u64>,
     snapshots: Option<Vec<(u64, SimDisk)>>,
+}
+
+/// Something that was changed and not synced.
+#[derive(Debug, Clone, Copy)]
+enum Item<'a> {
+    Name(&'a Path),
+    Length(FileId),
+    Block(FileId, usize),
+}
+
+/// How much of an unsynced thing survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// It is as it was at the last sync.
+    Nothing,
+    /// It is as it was written.
+    All,
+    /// Of a block so many bytes are new.
+    Torn(usize),
 }
 
 /// A simulated file system. Clones share one disk.
@@ -80,6 +102,68 @@ impl SimDisk {
         after
     }
 
+    /// How many things were changed and not synced: names, lengths, blocks. Each survives a power cut or does not.
+    pub fn unsynced(&self) -> usize {
+        self.items().len()
+    }
+
+    /// The disk that a power cut leaves if of each unsynced thing, by its number, so much survives.
+    #[must_use]
+    pub fn crash_with(&self, kept: impl Fn(usize) -> Kept) -> Self {
+        let mut after = Self { dirs: self.dirs.clone(), next_file: self.next_file, ..Self::default() };
+        let items = self.items();
+        after.names.clone_from(&self.durable_names);
+        for (at, item) in items.iter().enumerate() {
+            if let Item::Name(path) = *item
+                && kept(at) != Kept::Nothing
+            {
+                match self.names.get(path) {
+                    Some(&id) => after.names.insert(path.to_owned(), id),
+                    None => after.names.remove(path),
+                };
+            }
+        }
+        for &id in after.names.values() {
+            let mut content = self.files[&id].durable.clone();
+            for (at, item) in items.iter().enumerate() {
+                self.files[&id].survive(id, *item, kept(at), &mut content);
+            }
+            let sim = SimFile { live: content.clone(), durable: content, ..SimFile::default() };
+            after.files.insert(id, sim);
+        }
+        after.durable_names = after.names.clone();
+        after
+    }
+
+    fn items(&self) -> Vec<Item<'_>> {
+        let all: BTreeSet<&PathBuf> = self.names.keys().chain(self.durable_names.keys()).collect();
+        let changed = all.iter().filter(|path| self.names.get(**path) != self.durable_names.get(**path));
+        let mut items: Vec<_> = changed.map(|path| Item::Name(path)).collect();
+        let files: BTreeSet<FileId> =
+            self.names.values().chain(self.durable_names.values()).copied().collect();
+        for id in files {
+            let file = &self.files[&id];
+            items.extend(file.length_dirty.then_some(Item::Length(id)));
+            items.extend(file.dirty.iter().map(|&block| Item::Block(id, block)));
+        }
+        items
+    }
+
+    /// Has a file with this content, durably, whatever was there.
+    pub fn put(&mut self, path: &Path, content: Vec<u8>) {
+        self.next_file += 1;
+        let file = SimFile { live: content.clone(), durable: content, ..SimFile::default() };
+        self.files.insert(self.next_file, file);
+        self.names.insert(path.to_owned(), self.next_file);
+        self.durable_names.insert(path.to_owned(), self.next_file);
+    }
+
+    /// Takes a file away, durably.
+    pub fn delete(&mut self, path: &Path) {
+        self.names.remove(path);
+        self.durable_names.remove(path);
+    }
+
     /// Flips one bit of a file, durably.
     pub fn flip(&mut self, path: &Path, bit: usize) {
         if let Some(file) = self.names.get(path).and_then(|id| self.files.get_mut(id)) {
@@ -105,10 +189,9 @@ impl SimDisk {
     /// Counts a call, and fails it if it is its turn.
     fn call(&mut self) -> io::Result<()> {
         self.calls += 1;
-        match self.fail {
-            Some((at, kind, forever)) if self.calls == at || (forever && self.calls > at) => Err(kind.into()),
-            _ => Ok(()),
-        }
+        let now = self.calls;
+        let mut due = self.fail.iter().filter(|(at, _, forever)| now == *at || (*forever && now > *at));
+        due.next().map_or(Ok(()), |(_, kind, _)| Err((*kind).into()))
     }
 
     fn file(&mut self, id: FileId) -> io::Result<&mut SimFile> {
@@ -124,6 +207,38 @@ impl SimDisk {
 }
 
 impl SimFile {
+    fn write(&mut self, bytes: &[u8], start: usize) {
+        let end = start + bytes.len();
+        if end > self.live.len() {
+            self.live.resize(end, 0);
+            self.length_dirty = true;
+        }
+        self.live[start..end].copy_from_slice(bytes);
+        if !bytes.is_empty() {
+            self.dirty.extend(start / BLOCK..=(end - 1) / BLOCK);
+        }
+    }
+
+    fn survive(&self, id: FileId, item: Item<'_>, kept: Kept, content: &mut Vec<u8>) {
+        match item {
+            Item::Length(of) if of == id && kept != Kept::Nothing => content.resize(self.live.len(), 0),
+            Item::Block(of, block) if of == id => {
+                let start = block * BLOCK;
+                let whole = (start + BLOCK).min(self.live.len()).saturating_sub(start);
+                let new = match kept {
+                    Kept::Nothing => 0,
+                    Kept::All => whole,
+                    Kept::Torn(bytes) => bytes.min(whole),
+                };
+                if new > 0 {
+                    content.resize(content.len().max(start + new), 0);
+                    content[start..start + new].copy_from_slice(&self.live[start..start + new]);
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Brings what was written since the last time to the device.
     fn write_back(&mut self) {
         self.durable.resize(self.live.len(), 0);
@@ -166,7 +281,8 @@ impl SimFile {
 impl SimFileSystem {
     /// A file system over a disk, with fresh counters and no faults.
     pub fn new(disk: SimDisk) -> Self {
-        let disk = SimDisk { calls: 0, fail: None, capacity: None, snapshots: None, ..disk };
+        let disk =
+            SimDisk { calls: 0, fail: Vec::new(), shorten: None, capacity: None, snapshots: None, ..disk };
         Self { disk: Arc::new(Mutex::new(disk)), tag: Arc::default() }
     }
 
@@ -183,12 +299,32 @@ impl SimFileSystem {
     /// Lets the n-th call from now on fail; with `forever`, every later one as well.
     pub fn fail_at(&self, n: u64, kind: io::ErrorKind, forever: bool) {
         let mut disk = self.lock();
-        disk.fail = Some((disk.calls + n, kind, forever));
+        disk.fail = vec![(disk.calls + n, kind, forever)];
+    }
+
+    /// Lets one more call fail, once, besides those that are to fail already.
+    pub fn also_fail_at(&self, n: u64, kind: io::ErrorKind) {
+        let mut disk = self.lock();
+        let at = disk.calls + n;
+        disk.fail.push((at, kind, false));
     }
 
     /// No call fails any more.
     pub fn heal(&self) {
-        self.lock().fail = None;
+        let mut disk = self.lock();
+        disk.shorten = None;
+        disk.fail.clear();
+    }
+
+    /// Lets the n-th call from now on, if it writes, end with an error behind so many bytes.
+    pub fn shorten_at(&self, n: u64, bytes: usize) {
+        let mut disk = self.lock();
+        disk.shorten = Some((disk.calls + n, bytes));
+    }
+
+    /// Flips one bit of a file that may be in use, for the process and on the device.
+    pub fn flip(&self, path: &Path, bit: usize) {
+        self.lock().flip(path, bit);
     }
 
     /// Changes a byte on the device that was confirmed; whoever reads through the page cache sees the old one.
@@ -374,21 +510,19 @@ impl File for SimHandle {
     fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {
         self.fs.change(|disk| {
             let (used, capacity) = (disk.used(), disk.capacity);
+            let short = disk.shorten.filter(|(at, _)| *at == disk.calls).map(|(_, bytes)| bytes);
+            if let Some(bytes) = short.filter(|&bytes| bytes < buffer.len()) {
+                let file = disk.file(self.id)?;
+                file.write(&buffer[..bytes], offset as usize);
+                return Err(io::ErrorKind::Other.into());
+            }
             let file = disk.file(self.id)?;
             let start = offset as usize;
             let growth = (start + buffer.len()).saturating_sub(file.live.len()) as u64;
             let room = capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(used));
             // As a real disk does: what fits is written, then the error comes.
             let fits = buffer.len() - growth.saturating_sub(room) as usize;
-            let end = start + fits;
-            if end > file.live.len() {
-                file.live.resize(end, 0);
-                file.length_dirty = true;
-            }
-            file.live[start..end].copy_from_slice(&buffer[..fits]);
-            if fits > 0 {
-                file.dirty.extend(start / BLOCK..=(end - 1) / BLOCK);
-            }
+            file.write(&buffer[..fits], start);
             if fits < buffer.len() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
         })
     }

@@ -486,7 +486,14 @@ impl Shared {
         let next = core.next_sequence;
         self.add_closing_checkpoint(&mut core);
         let checkpoint = match self.write_batch(&mut core, next, FLAG_CLEAN, true, &[]) {
-            Ok(offset) => offset,
+            Ok(offset) => {
+                // The footer goes behind it.
+                let active = core.active.as_ref().map(|active| active.offset);
+                if let (Some(segment), Some(end)) = (lock(&self.inner).segments.last_mut(), active) {
+                    segment.end = end;
+                }
+                offset
+            }
             // The mark is a courtesy: everything acknowledged is durable without it.
             Err(WriteFailure::Full | WriteFailure::NotBegun(_)) => 0,
             Err(WriteFailure::Unknown(reason)) => {

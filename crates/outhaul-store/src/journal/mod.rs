@@ -392,8 +392,11 @@ impl Drop for Journal {
 #[async_trait]
 impl Log for Journal {
     fn attach(&self, name: &TargetName, settings: QueueSettings) -> Result<(), StoreError> {
-        self.shared.alive()?;
-        self.shared.queues.lock().attach(name, settings, self.shared.bytes_default);
+        let inner = lock(&self.shared.inner);
+        inner.alive()?;
+        let last = inner.segments.last().map_or(0, |segment| segment.end_sequence.saturating_sub(1));
+        let mut queues = self.shared.queues.lock();
+        queues.attach_behind(name, settings, self.shared.bytes_default, last);
         Ok(())
     }
 

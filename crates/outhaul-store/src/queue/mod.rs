@@ -304,6 +304,24 @@ impl Queues {
         }
     }
 
+    /// As [`attach`](Self::attach), where a queue of this name may have been before: what was read from that one, up to
+    /// this sequence, settles nothing in a new one.
+    pub(crate) fn attach_behind(
+        &mut self,
+        name: &TargetName,
+        settings: QueueSettings,
+        bytes_default: u64,
+        last: u64,
+    ) {
+        let new = self.find(name).is_err();
+        self.attach(name, settings, bytes_default);
+        if let Ok(id) = self.find(name)
+            && new
+        {
+            self.get_mut(id).settled.insert(0, last);
+        }
+    }
+
     pub(crate) fn detach(&mut self, name: &TargetName) -> Result<(), StoreError> {
         let id = self.find(name)?;
         self.get_mut(id).attached = false;

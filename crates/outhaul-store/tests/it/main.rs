@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failed expectation ends a test")]
 
 mod counting;
+mod exhaustive;
 mod failed;
 mod faults;
 #[cfg(target_os = "linux")]
@@ -11,6 +12,9 @@ mod golden;
 mod import;
 mod journal;
 mod kv;
+mod merging;
+mod modes;
+mod segments;
 mod sim;
 mod spool;
 mod spool_failed;
