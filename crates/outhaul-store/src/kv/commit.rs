@@ -115,7 +115,14 @@ impl<E: Engine> Committer<E> {
         let (reply, answers) = oneshot::channel();
         let call = Call::Apply { batches, reply, _room: room.map_err(|_| KvError::Closed)? };
         self.calls.send(call).map_err(|_| self.shared.gone())?;
-        answers.await.map_err(|_| self.shared.gone())
+        match answers.await {
+            Ok(answers) => Ok(answers),
+            Err(_) => {
+                // Whether it was a panic is known when the thread has ended, which is at once.
+                self.shared.ended.subscribe().wait_for(Option::is_some).await.map(drop).unwrap_or_default();
+                Err(self.shared.gone())
+            }
+        }
     }
 
     /// Reads on a blocking thread.
