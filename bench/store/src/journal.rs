@@ -6,7 +6,8 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use outhaul_store::event::{Event, TargetName};
 use outhaul_store::{
-    Admission, AppendError, Journal, JournalOptions, Log, OsFileSystem, QueueSettings, Receipt,
+    Admission, AppendError, Journal, JournalOptions, Log, OsFileSystem, QueueSettings, Receipt, Spool,
+    SpoolOptions,
 };
 
 /// What an event counts: attributes and body.
@@ -17,12 +18,47 @@ pub(crate) fn open(dir: &Path) -> Result<Arc<Journal>> {
     open_with(dir, JournalOptions::default())
 }
 
+/// Segments that are kept to be used again, so that a log runs for a measurement in files that it has had for a while.
+const USED_SEGMENTS: usize = 12;
+
+/// A journal that has been in use: it has delivered enough to write into finished segments.
+pub(crate) fn open_used(dir: &Path) -> Result<Arc<Journal>> {
+    let options = JournalOptions { spares_max: USED_SEGMENTS, ..JournalOptions::default() };
+    let journal = open_with(dir, options.clone())?;
+    let mut events = Events::new(0, &["a"])?;
+    let bytes = (USED_SEGMENTS as u64 + 1) * options.segment_bytes_max;
+    for _ in 0..bytes / (1000 * EVENT_BYTES as u64) {
+        durable(&journal.append_sync(events.batch(1000)))?;
+    }
+    let (queue, mut after) = (TargetName::new("a")?, 0);
+    loop {
+        let read = journal.read_sync(&queue, after, 4096, 8 << 20)?;
+        if read.entries.is_empty() {
+            break;
+        }
+        after = read.next;
+        journal.settle_sync(&crate::producers::delivered(read.entries))?;
+    }
+    journal.flush_sync()?;
+    // Finished segments are put aside beside the commits.
+    let log = dir.join("log");
+    let spares = || -> Result<usize> {
+        let names = std::fs::read_dir(&log)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        Ok(names.filter(|name| name.ends_with(".spare")).count())
+    };
+    for _ in 0..100 {
+        if spares()? + 1 >= USED_SEGMENTS {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    Ok(journal)
+}
+
 pub(crate) fn open_with(dir: &Path, options: JournalOptions) -> Result<Arc<Journal>> {
     let journal = Journal::open(Arc::new(OsFileSystem), &dir.join("log"), &dir.join("quarantine"), options)?;
     for name in ["a", "b", "c"] {
-        let room =
-            QueueSettings { entries_max: 1 << 32, bytes_max: Some(1 << 42), ..QueueSettings::default() };
-        journal.attach(&TargetName::new(name)?, room)?;
+        journal.attach(&TargetName::new(name)?, room())?;
     }
     Ok(Arc::new(journal))
 }
@@ -71,4 +107,15 @@ pub(crate) fn durable(receipts: &[Result<Receipt, AppendError>]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The spool engine in an empty directory, with the queue `a`.
+pub(crate) fn open_spool(dir: &Path) -> Result<Arc<Spool>> {
+    let spool = Spool::open(Arc::new(OsFileSystem), &dir.join("spool"), SpoolOptions::default())?;
+    spool.attach(&TargetName::new("a")?, room())?;
+    Ok(Arc::new(spool))
+}
+
+fn room() -> QueueSettings {
+    QueueSettings { entries_max: 1 << 32, bytes_max: Some(1 << 42), ..QueueSettings::default() }
 }

@@ -3,7 +3,6 @@
 
 mod backlog;
 mod bare;
-mod hooks;
 mod journal;
 mod open;
 mod producers;
@@ -21,24 +20,15 @@ fn case(setup: &Setup) -> Result<Outcome> {
     let report = match setup.case.as_str() {
         "bare" => bare::run(setup)?,
         "threads" => producers::threads(setup)?,
-        "tasks" => producers::tasks(setup, journal::open(&setup.dir)?, &["a"])?,
-        "fan-out" => producers::tasks(setup, journal::open(&setup.dir)?, &["a", "b", "c"])?,
+        "tasks" => producers::tasks(setup, journal::open_used(&setup.dir)?, &["a"])?,
+        "first-lap" => producers::tasks(setup, journal::open(&setup.dir)?, &["a"])?,
+        "fan-out" => producers::tasks(setup, journal::open_used(&setup.dir)?, &["a", "b", "c"])?,
         "drain" => producers::beside_a_consumer(setup)?,
-        "spool" => match hooks::spool(&setup.dir) {
-            Some(log) => producers::tasks(setup, log?, &["a"])?,
-            None => return Ok(Outcome::NotMeasured("the spool engine is not in this build".to_owned())),
-        },
+        "spool" => producers::tasks(setup, journal::open_spool(&setup.dir)?, &["a"])?,
         "backlog" => backlog::run(setup)?,
         "fill" => open::fill(setup)?,
         "open" => open::open(setup)?,
-        "open-scan" => match hooks::without_footers() {
-            Some(options) => open::open_scan(setup, options)?,
-            None => {
-                return Ok(Outcome::NotMeasured(
-                    "the store has no option to open without footers".to_owned(),
-                ));
-            }
-        },
+        "open-scan" => open::open_scan(setup)?,
         "read-files" => open::read_files(setup)?,
         other => bail!("no case `{other}`"),
     };

@@ -46,7 +46,8 @@ pub(crate) fn open(setup: &Setup) -> Result<Report> {
 }
 
 /// As after a start of the machine, every record looked at.
-pub(crate) fn open_scan(setup: &Setup, options: JournalOptions) -> Result<Report> {
+pub(crate) fn open_scan(setup: &Setup) -> Result<Report> {
+    let options = JournalOptions { verify: true, ..JournalOptions::default() };
     let dir = filled(setup, setup.count)?;
     drop_cached(&dir.join("log"))?;
     timed(setup, &dir, options)

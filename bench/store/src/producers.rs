@@ -14,7 +14,7 @@ use crate::journal::{self, Events, durable};
 
 /// Through the synchronous API.
 pub(crate) fn threads(setup: &Setup) -> Result<Report> {
-    let journal = &journal::open(&setup.dir)?;
+    let journal = &journal::open_used(&setup.dir)?;
     let report = measure::threads(setup, 1, |number| {
         let mut events = Events::new(number, &["a"]);
         move || {
@@ -37,7 +37,7 @@ pub(crate) fn tasks(setup: &Setup, log: Arc<dyn Log>, targets: &[&str]) -> Resul
 /// As [`tasks`], while a consumer takes everything out again.
 pub(crate) fn beside_a_consumer(setup: &Setup) -> Result<Report> {
     let runtime = runtime()?;
-    let log: Arc<dyn Log> = journal::open(&setup.dir)?;
+    let log: Arc<dyn Log> = journal::open_used(&setup.dir)?;
     let over = Arc::new(Phase::default());
     let consumer = runtime.spawn(consume(Arc::clone(&log), Arc::clone(&over)));
     let (report, settled) = appending(&runtime, setup, &log, &["a"])?;

@@ -56,6 +56,13 @@ pub(super) fn rows() -> Vec<Row> {
             labelled("no consumer", of(ours("tasks", 64), RATE)),
             AtLeast(0.9),
         ),
+        against(
+            "first-lap",
+            "events/s",
+            of(ours("first-lap", 64), RATE),
+            labelled("a log that has been in use", of(ours("tasks", 64), RATE)),
+            AtLeast(0.5),
+        ),
         against("spool", "events/s", of(ours("spool", 64), RATE), files(64), AtLeast(2.0)),
     ];
     rows.extend(backlog());
