@@ -12,6 +12,10 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use measure::{Outcome, Setup};
 
+/// The one of `outhaul run`.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     measure::run(case)
 }

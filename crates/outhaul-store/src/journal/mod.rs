@@ -162,7 +162,7 @@ struct Shared {
 
 /// A call is one batch, and a batch has a bounded length; hardly any call is more than one part.
 fn parts(batch: Vec<Admission>) -> SmallVec<[Vec<Admission>; 1]> {
-    if batch.iter().map(Admission::size).sum::<u64>() <= turn::BATCH_BYTES_MAX {
+    if batch.len() <= 1 || batch.iter().map(Admission::size).sum::<u64>() <= turn::BATCH_BYTES_MAX {
         return smallvec![batch];
     }
     let mut parts = SmallVec::new();
