@@ -12,7 +12,7 @@ use super::checkpoint::InputState;
 use super::format::{BatchBuilder, FLAG_CLEAN, Kind, Mark, put_queue, put_retry, put_runs, put_sequences};
 use super::segment::Segment;
 use super::turn::{AppendReply, Call, Encoded, UnitReply};
-use super::{Shared, lock};
+use super::{Shared, lock, sync};
 use crate::error::{AppendError, StoreError, is_full};
 use crate::fs::File;
 use crate::log::{Admission, Durability, Receipt};
@@ -123,7 +123,7 @@ impl Core {
 impl Shared {
     /// Writes whatever waits. `idle`: nothing came for a while, so a batch may say that all is durable.
     pub(super) fn round(&self, core: &mut Core, idle: bool) {
-        let began = Instant::now();
+        let began = sync::now();
         let sync = self.must_sync(idle, began);
         let (mut taken, calls) = self.take(core, sync);
         if self.writable().is_err() || core.closed {
@@ -464,7 +464,7 @@ impl Shared {
                 each.going = false;
             }
         }
-        let now = Instant::now();
+        let now = sync::now();
         inner.unwritten_since.get_or_insert(now);
         inner.not_before = Some(now + FULL_BACKOFF);
         drop(inner);

@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use super::commit::Core;
 use super::segment::Segment;
 use super::survey::survey;
-use super::{Shared, Upkeep, lock};
+use super::{Shared, Upkeep, lock, sync};
 use crate::log::Damage;
 
 /// Batches of this length on average are written to a file that grows: the metadata that a commit changes then costs
@@ -87,7 +87,7 @@ impl Shared {
         if lock(&self.chores).stop {
             return;
         }
-        let thread = std::thread::Builder::new().name("outhaul-upkeep".to_owned());
+        let thread = sync::Builder::new().name("outhaul-upkeep".to_owned());
         match thread.spawn(move || shared.upkeep_loop()) {
             Ok(handle) => *keeper = Some(handle),
             // Nothing depends on it but speed and space.

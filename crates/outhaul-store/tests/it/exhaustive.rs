@@ -11,7 +11,7 @@ use outhaul_store::{
     AppendError, Journal, JournalOptions, Kept, Log, Outcome, SimDisk, SimFileSystem, StoreError,
 };
 
-use crate::support::{attach, check_sums, ids, open, options, scale, seed, settle, sized, waiting};
+use crate::support::{attach, check_sums, open, options, scale, seed, settle, sized, waiting};
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
@@ -162,7 +162,7 @@ fn run(fs: &SimFileSystem, size: u64, steps: &[Step]) {
             Flush => own().flush_sync().unwrap(),
             Close => own().close_sync().unwrap(),
             Reopen => {
-                log = None;
+                drop(log.take());
                 log = Some(opened(fs, size).unwrap());
             }
         }
@@ -226,7 +226,7 @@ fn recover(image: SimDisk, size: u64, facts: &Facts, context: &dyn Fn() -> Strin
     let id = facts.next + 1;
     log.append_sync(vec![sized(id, AB, 40)]).remove(0).unwrap();
     let mut after = facts.clone();
-    after.there.iter_mut().for_each(|queue| drop(queue.insert(id)));
+    after.there.iter_mut().for_each(|queue| queue.extend([id]));
     for kept in [Kept::All, Kept::Nothing, Kept::Torn(100)] {
         let fs = SimFileSystem::new(fs.disk().crash_with(|_| kept));
         let again = opened(&fs, size).unwrap_or_else(|error| panic!("{}: {error}", context()));
@@ -251,8 +251,9 @@ fn search(number: usize, seed: u64) -> usize {
         let now = facts[step].begun(steps[step]);
         for image in cuts(&disk, &mut random, &mut seen, usize::MAX) {
             states += 1;
+            let state = states;
             let context =
-                || format!("{name}, seed {seed}, call {call}, step {step} {:?}, state {states}", steps[step]);
+                || format!("{name}, seed {seed}, call {call}, step {step} {:?}, state {state}", steps[step]);
             let recovery = recover(image, size, &now, &context);
             // Every image has a first recovery; some of those are cut behind each of their calls, twice in a row.
             if random.usize(..10) > 0 {
@@ -306,10 +307,10 @@ fn spoilt(fs: &SimFileSystem, context: &dyn Fn() -> String) -> Facts {
             let id = facts.next;
             facts.next += 1;
             match log.append_sync(vec![sized(id, AB, 150)]).remove(0) {
-                Ok(_) => facts.there.iter_mut().for_each(|queue| drop(queue.insert(id))),
+                Ok(_) => facts.there.iter_mut().for_each(|queue| queue.extend([id])),
                 // Refused outright: it is not there, and never comes.
                 Err(AppendError::DiskFull(_)) => {}
-                Err(_) => facts.maybe.iter_mut().for_each(|queue| drop(queue.insert(id))),
+                Err(_) => facts.maybe.iter_mut().for_each(|queue| queue.extend([id])),
             }
         }
         let read = log.read_sync(&crate::support::name("a"), 0, 3, 4000);

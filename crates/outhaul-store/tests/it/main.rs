@@ -6,10 +6,12 @@ mod exhaustive;
 mod faults;
 #[cfg(target_os = "linux")]
 mod flushes;
+mod fuzz;
 mod golden;
 mod journal;
 mod kv;
 mod merging;
+mod model;
 mod modes;
 mod segments;
 mod sim;
