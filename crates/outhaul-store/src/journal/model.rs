@@ -109,7 +109,7 @@ fn reopened(fs: &SimFileSystem) -> Vec<u8> {
 
 #[test]
 fn direct_callers_lead_for_each_other() {
-    check(1500, || {
+    check(400, || {
         let fs = SimFileSystem::default();
         let log = open(&fs, options());
         let callers = (1..=3).map(|caller| {
@@ -129,7 +129,7 @@ fn direct_callers_lead_for_each_other() {
 
 #[test]
 fn tasks_and_direct_callers_share_the_disk() {
-    check(1500, || {
+    check(400, || {
         let fs = SimFileSystem::default();
         let log = open(&fs, options());
         let callers = (1..=4).map(|caller| {
@@ -152,7 +152,7 @@ fn tasks_and_direct_callers_share_the_disk() {
 
 #[test]
 fn calls_that_do_not_fit_into_one_batch_are_all_answered() {
-    check(100, || {
+    check(30, || {
         let fs = SimFileSystem::default();
         let log = open(&fs, options());
         let callers = (1..=3).map(|caller| {
@@ -174,7 +174,7 @@ fn calls_that_do_not_fit_into_one_batch_are_all_answered() {
 
 #[test]
 fn settlements_and_flushes_ride_along() {
-    check(1000, || {
+    check(300, || {
         let fs = SimFileSystem::default();
         let log = open(&fs, options());
         append(&log, &fs, 1).unwrap();
@@ -214,7 +214,7 @@ fn settlements_and_flushes_ride_along() {
 
 #[test]
 fn a_close_answers_everybody() {
-    check(1500, || {
+    check(400, || {
         let fs = SimFileSystem::default();
         let log = open(&fs, options());
         let callers = (1..=3_u8).map(|caller| {
@@ -249,7 +249,7 @@ fn a_close_answers_everybody() {
 
 #[test]
 fn a_sync_that_fails_is_nobodys_acknowledgement() {
-    check(1000, || {
+    check(300, || {
         use shuttle::rand::Rng as _;
         let fs = SimFileSystem::default();
         let log = open(&fs, options());
@@ -275,7 +275,7 @@ fn a_sync_that_fails_is_nobodys_acknowledgement() {
 
 #[test]
 fn an_interval_syncs_what_it_acknowledged_when_it_is_flushed() {
-    check(700, || {
+    check(300, || {
         let fs = SimFileSystem::default();
         let log = open(&fs, JournalOptions { durability: Durability::Interval(NEVER), ..options() });
         let callers = (1..=2_u8).map(|caller| {
