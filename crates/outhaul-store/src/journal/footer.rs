@@ -99,7 +99,8 @@ impl FooterBuilder {
     pub(crate) fn batch(&mut self, first_sequence: u64, offset: u64) {
         let index = &mut self.footer.index;
         // Sequences grow with the offset, or the file makes no sense.
-        if index.last().is_none_or(|&(before, last)| offset >= last + INDEX_STEP && first_sequence >= before) {
+        if index.last().is_none_or(|&(before, last)| offset >= last + INDEX_STEP && first_sequence >= before)
+        {
             index.push((first_sequence, offset));
         }
     }
