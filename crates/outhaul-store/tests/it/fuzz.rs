@@ -61,13 +61,6 @@ fn mutated(base: &[u8], random: &mut fastrand::Rng) -> Vec<u8> {
 
 fn run(name: &str, target: fn(&[u8]), bases: &[Vec<u8>]) {
     assert!(!bases.is_empty());
-    if let Ok(d) = std::env::var("DUMP") {
-        let d = Path::new(&d).join(name.split(' ').last().unwrap());
-        std::fs::create_dir_all(&d).unwrap();
-        for (i, b) in bases.iter().enumerate() {
-            std::fs::write(d.join(i.to_string()), b).unwrap();
-        }
-    }
     let seed = seed(name);
     let mut random = fastrand::Rng::with_seed(seed);
     bases.iter().for_each(|base| target(base));
