@@ -1,9 +1,11 @@
 //! The command line.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use outhaul::store::{Durability, Engine};
 
 use crate::value::PidField;
 
@@ -20,8 +22,12 @@ Where several apply, the first of 130, 2, 1, 4, 3 counts.";
 const OPTIONS: &str = "\
 Options of a target are query parameters of its URI, such as https://example.com/hook?outhaul.timeout=5s:
   outhaul.KEY=VALUE, where KEY is format, timeout, connect_timeout, in_flight, batch, backoff, backoff_max,
-  trial_backoff, trial_backoff_max, attempts_max, age_max, on_exhausted, on_reject, when_full, queue_bytes or
-  queue_entries. Durations are written 250ms, 30s, 5m, 72h; sizes 64KiB, 1MiB.";
+  trial_backoff, trial_backoff_max, attempts_max, age_max, on_exhausted, on_reject; what may wait: queue_entries,
+  queue_bytes, when_full=refuse|shed|overflow; what may have failed: failed_entries, failed_bytes,
+  failed_full=hold_target|discard_oldest, failed_expire_after.
+  Durations are written 250ms, 30s, 5m, 72h; sizes 64KiB, 1MiB.";
+
+const AT_REST: &str = "The data directory has to be at rest: no `outhaul run` or `outhaul pipe` uses it.";
 
 /// Takes events, makes them safe on disk, and delivers each of them, at least once and in order per key.
 #[derive(Parser)]
@@ -31,6 +37,7 @@ Options of a target are query parameters of its URI, such as https://example.com
   outhaul pipe --to file:delivered.ndjson < events.ndjson
   outhaul run --data ./outhaul-data --to https://example.com/hook
   outhaul failed ls --data ./outhaul-data
+  outhaul queue stat --data ./outhaul-data
 
 {EXIT_CODES}
 
@@ -46,6 +53,8 @@ pub(crate) enum Verb {
     Pipe(PipeArgs),
     Run(RunArgs),
     Failed(FailedArgs),
+    Queue(QueueArgs),
+    Import(ImportArgs),
 }
 
 /// Deliver the events that standard input holds, one JSON value a line, and end
@@ -76,6 +85,8 @@ The last line on standard error:
 pub(crate) struct PipeArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
     /// Where events are kept until they are delivered [default: a new temporary directory, removed when empty]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
@@ -119,6 +130,8 @@ After SIGTERM or SIGINT it ends with 0; a second signal ends it at once, with 13
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) target: TargetArgs,
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
     /// Where events are kept until they are delivered
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
@@ -151,7 +164,20 @@ pub(crate) struct TargetArgs {
     pub(crate) pid_field: Option<PidField>,
 }
 
-/// Look at the events that could not be delivered
+/// How `pipe` and `run` keep events.
+#[derive(clap::Args)]
+pub(crate) struct StoreArgs {
+    /// How events are kept: journal, one log; spool, a directory for each target, as RustFS has it; or memory, which
+    /// keeps nothing on disk. A data directory belongs to one engine
+    #[arg(long, value_name = "ENGINE", default_value = "journal", value_parser = values::engine)]
+    pub(crate) engine: Engine,
+    /// What an acknowledgement promises: synced, interval:DURATION (synced within that time) or buffered (written
+    /// when the system likes). Under the last two a loss of power may lose acknowledged events
+    #[arg(long, value_name = "MODE", default_value = "synced", value_parser = values::durability)]
+    pub(crate) durability: Durability,
+}
+
+/// Look after the events that could not be delivered: list, show, requeue, discard, export
 ///
 /// The data directory has to be at rest: no `outhaul run` or `outhaul pipe` uses it.
 #[derive(Parser)]
@@ -160,6 +186,9 @@ pub(crate) struct TargetArgs {
   outhaul failed ls --data ./outhaul-data
   outhaul failed ls --data ./outhaul-data --target billing --json
   outhaul failed show --data ./outhaul-data billing:42
+  outhaul failed requeue --data ./outhaul-data billing:42 billing:43
+  outhaul failed discard --data ./outhaul-data --older-than 30d
+  outhaul failed export --data ./outhaul-data > failed.ndjson
 
 {EXIT_CODES}"
 ))]
@@ -171,8 +200,22 @@ pub(crate) struct FailedArgs {
 #[derive(Subcommand)]
 pub(crate) enum FailedVerb {
     /// List failed entries, one a line
-    #[command(after_long_help = "Example:\n  outhaul failed ls --data ./outhaul-data --target billing")]
-    Ls(FailedFilter),
+    #[command(
+        after_long_help = "Example:\n  outhaul failed ls --data ./outhaul-data --target billing --newest-first"
+    )]
+    Ls {
+        #[command(flatten)]
+        filter: Filter,
+        /// Begin with the entry that was admitted last
+        #[arg(long)]
+        newest_first: bool,
+        /// List so many at most [default: all]
+        #[arg(long, value_name = "N")]
+        limit: Option<NonZeroUsize>,
+        /// Go on behind this entry
+        #[arg(long, value_name = "UID")]
+        after: Option<String>,
+    },
     /// Show failed entries with their events
     #[command(after_long_help = "Example:\n  outhaul failed show --data ./outhaul-data billing:42")]
     Show {
@@ -180,21 +223,209 @@ pub(crate) enum FailedVerb {
         #[arg(value_name = "UID")]
         uids: Vec<String>,
         #[command(flatten)]
-        filter: FailedFilter,
+        filter: Filter,
+    },
+    /// Put failed entries back into their queues; they are delivered when `run` or `pipe` is started
+    #[command(
+        after_long_help = "Attempts and age begin anew. Asking again changes nothing and answers the same.\n\n\
+        Example:\n  outhaul failed requeue --data ./outhaul-data --all --target billing"
+    )]
+    Requeue {
+        /// Which, as `failed ls` names them, such as billing:42
+        #[arg(value_name = "UID", required_unless_present = "all")]
+        uids: Vec<String>,
+        /// All of them, or all of `--target`
+        #[arg(long, conflicts_with = "uids")]
+        all: bool,
+        #[command(flatten)]
+        filter: Filter,
+    },
+    /// Remove failed entries for good
+    #[command(
+        after_long_help = "Example:\n  outhaul failed discard --data ./outhaul-data --older-than 30d --target billing"
+    )]
+    Discard {
+        /// Which, as `failed ls` names them, such as billing:42
+        #[arg(value_name = "UID", required_unless_present_any = ["all", "older_than"])]
+        uids: Vec<String>,
+        /// All of them, or all of `--target`
+        #[arg(long, conflicts_with_all = ["uids", "older_than"])]
+        all: bool,
+        /// Those that failed longer ago than this, such as 72h or 30d
+        #[arg(long, value_name = "DURATION", conflicts_with = "uids", value_parser = outhaul::target::duration)]
+        older_than: Option<Duration>,
+        #[command(flatten)]
+        filter: Filter,
+    },
+    /// Write failed entries with their events to standard output, one JSON object a line
+    #[command(
+        after_long_help = "Example:\n  outhaul failed export --data ./outhaul-data --target billing > failed.ndjson"
+    )]
+    Export {
+        #[command(flatten)]
+        place: Place,
     },
 }
 
+/// Look into the queues of a data directory, check it and mend it
+///
+/// The data directory has to be at rest: no `outhaul run` or `outhaul pipe` uses it.
+#[derive(Parser)]
+#[command(after_long_help = format!(
+    "Examples:
+  outhaul queue stat --data ./outhaul-data
+  outhaul queue ls --data ./outhaul-data --target billing --limit 20
+  outhaul queue show --data ./outhaul-data billing:42
+  outhaul queue verify --data ./outhaul-data
+  outhaul queue repair --data ./outhaul-data
+  outhaul queue export --data ./outhaul-data --target billing > waiting.ndjson
+
+{AT_REST}
+
+{EXIT_CODES}"
+))]
+pub(crate) struct QueueArgs {
+    #[command(subcommand)]
+    pub(crate) verb: QueueVerb,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum QueueVerb {
+    /// Count what waits: entries, bytes, the oldest, and how much of the disk it takes
+    #[command(after_long_help = "Example:\n  outhaul queue stat --data ./outhaul-data --json")]
+    Stat(Filter),
+    /// List waiting entries, one a line
+    #[command(
+        after_long_help = "Example:\n  outhaul queue ls --data ./outhaul-data --target billing --limit 20"
+    )]
+    Ls {
+        #[command(flatten)]
+        filter: Filter,
+        /// List so many at most, of all queues together
+        #[arg(long, value_name = "N", default_value = "1000")]
+        limit: NonZeroUsize,
+        /// Go on behind this entry, with the next one of its queue
+        #[arg(long, value_name = "UID")]
+        after: Option<String>,
+    },
+    /// Show a waiting entry with its event
+    #[command(after_long_help = "Example:\n  outhaul queue show --data ./outhaul-data billing:42")]
+    Show {
+        /// Which, as `queue ls` names it, such as billing:42
+        #[arg(value_name = "UID")]
+        uid: String,
+        #[command(flatten)]
+        filter: Filter,
+    },
+    /// Check everything that is stored, and change nothing; ends with 3 if something is damaged
+    #[command(after_long_help = "Example:\n  outhaul queue verify --data ./outhaul-data")]
+    Verify(DataArgs),
+    /// Move damaged stretches to DIR/quarantine, so that the rest goes on without them; nothing is deleted
+    #[command(after_long_help = "Example:\n  outhaul queue repair --data ./outhaul-data")]
+    Repair(DataArgs),
+    /// Write waiting events to standard output, one JSON object a line, in the order of their admission
+    #[command(
+        after_long_help = "An event that waits for several targets is written once. `outhaul pipe` reads what is \
+        written.\n\nExample:\n  outhaul queue export --data ./outhaul-data --target billing > waiting.ndjson"
+    )]
+    Export {
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Take over what waits in the queue directory of another product
+///
+/// Order and ids are kept. What was taken is remembered, so that it can be done again: after a crash, or when more came.
+/// The source is only read; what cannot be decoded in it is named, and left. The events are delivered when `run` or
+/// `pipe` is started with a target of that name.
+#[derive(Parser)]
+#[command(after_long_help = format!(
+    "Examples:
+  outhaul import rustfs /var/lib/rustfs/events/rustfs-webhook-primary --data ./outhaul-data --target billing
+  outhaul import minio /var/lib/minio/queue/minio-webhook-1 --data ./outhaul-data --target billing
+
+{AT_REST} So should the source be: end the product, or its target, first.
+
+{EXIT_CODES}"
+))]
+pub(crate) struct ImportArgs {
+    /// Whose directory it is
+    #[arg(value_name = "PRODUCT")]
+    pub(crate) product: ImportProduct,
+    /// The queue directory of one target there
+    #[arg(value_name = "DIR")]
+    pub(crate) source: PathBuf,
+    /// The data directory; it is made if there is none
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: PathBuf,
+    /// The target whose queue gets the events
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ImportProduct {
+    /// A directory `rustfs-<type>-<id>`
+    Rustfs,
+    /// A directory `minio-<type>-<id>`
+    Minio,
+}
+
+/// A data directory, and how the answer is written.
 #[derive(clap::Args)]
-pub(crate) struct FailedFilter {
+pub(crate) struct DataArgs {
+    /// The data directory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A data directory, and the part of it that is meant.
+#[derive(clap::Args)]
+pub(crate) struct Place {
     /// The data directory
     #[arg(long, value_name = "DIR")]
     pub(crate) data: PathBuf,
     /// Only the entries of this target
     #[arg(long, value_name = "NAME")]
     pub(crate) target: Option<String>,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Filter {
+    #[command(flatten)]
+    pub(crate) place: Place,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// The spelling of values.
+mod values {
+    use super::{Durability, Engine};
+
+    pub(super) fn engine(text: &str) -> Result<Engine, String> {
+        let found = Engine::ALL.into_iter().find(|engine| engine.as_str() == text);
+        let known = Engine::ALL.map(Engine::as_str).join(", ");
+        found.ok_or_else(|| format!("there is no such engine; write one of {known}"))
+    }
+
+    pub(super) fn durability(text: &str) -> Result<Durability, String> {
+        match (text, text.strip_prefix("interval:")) {
+            ("synced", _) => Ok(Durability::Synced),
+            ("buffered", _) => Ok(Durability::Buffered),
+            (_, Some(interval)) => outhaul::target::duration(interval)
+                .map(Durability::Interval)
+                .map_err(|why| format!("{interval:?} in it is wrong: {why}")),
+            _ => Err("write synced, buffered, or interval: and a duration, such as interval:50ms".to_owned()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -206,6 +437,25 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn engines_and_durability_are_spelled_one_way() {
+        assert_eq!(values::engine("journal"), Ok(Engine::Journal));
+        assert!(values::engine("Journal").unwrap_err().contains("journal, "));
+        assert_eq!(values::durability("synced"), Ok(Durability::Synced));
+        assert_eq!(values::durability("buffered"), Ok(Durability::Buffered));
+        let interval = Durability::Interval(Duration::from_millis(50));
+        assert_eq!(values::durability("interval:50ms"), Ok(interval));
+        for (wrong, told) in [
+            ("interval", "such as interval:50ms"),
+            ("interval:", "is wrong"),
+            ("interval:0s", "above zero"),
+            ("interval:5", "ms, s, m, h or d"),
+            ("none", "synced, buffered"),
+        ] {
+            assert!(values::durability(wrong).unwrap_err().contains(told), "{wrong}");
+        }
     }
 
     #[test]

@@ -1,9 +1,39 @@
-//! `--data DIR`: what is said before the store looks at it.
+//! `--data DIR`, `--engine` and `--durability`: what is said before the store looks at the directory.
 
 use std::io::ErrorKind;
 use std::path::Path;
 
+use outhaul::store::{Durability, Engine};
+
+use crate::args::StoreArgs;
 use crate::error::{CliError, Exit};
+
+/// What a person has to know who chose less than the default promises; None under the default.
+pub(crate) fn promise(store: &StoreArgs) -> Option<String> {
+    let lost = match (store.engine, store.durability) {
+        (Engine::Memory, _) => "the engine memory keeps nothing: whatever ends this process loses what waits",
+        (_, Durability::Synced) => return None,
+        (_, Durability::Interval(interval)) => {
+            return Some(format!(
+                "note: a loss of power may lose the events acknowledged in the last {interval:?}; answers say \
+                 `durable: false`"
+            ));
+        }
+        (_, Durability::Buffered) => "a loss of power may lose many seconds of acknowledged events",
+    };
+    Some(format!("note: {lost}; answers say `durable: false`"))
+}
+
+/// The engine `memory` has no directory.
+pub(crate) fn refuse_with_memory(store: &StoreArgs, data: Option<&Path>) -> Result<(), CliError> {
+    match data.filter(|_| store.engine == Engine::Memory) {
+        None => Ok(()),
+        Some(data) => Err(CliError::new(Exit::Wrong, "the engine memory has no data directory")
+            .at(format!("--engine memory --data {}", data.display()))
+            .because("it keeps events in memory alone, and they are gone with the process")
+            .help("leave out `--data`, or `--engine memory`")),
+    }
+}
 
 /// Refuses a path that is there and cannot be a directory. All else is the store's to judge.
 pub(crate) fn check(path: &Path) -> Result<(), CliError> {

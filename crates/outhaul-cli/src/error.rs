@@ -105,7 +105,9 @@ impl From<StoreError> for CliError {
     fn from(error: StoreError) -> Self {
         // A path that names no data directory is a mistake in the command; all else is the machine's.
         let exit = match error {
-            StoreError::Missing(_) | StoreError::NotADataDirectory(_) => Exit::Wrong,
+            StoreError::Missing(_) | StoreError::NotADataDirectory(_) | StoreError::OtherEngine { .. } => {
+                Exit::Wrong
+            }
             _ => Exit::Failed,
         };
         Self::new(exit, error.to_string())

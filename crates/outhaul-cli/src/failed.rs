@@ -1,271 +1,222 @@
 //! `outhaul failed`: what could not be delivered, in a data directory at rest.
 
-use std::collections::BTreeSet;
-use std::io::{self, BufWriter, Write};
+use std::time::SystemTime;
 
 use outhaul::event::{TargetName, Uid};
-use outhaul::store::{FailedEntry, JournalOptions, Store};
-use serde::Serialize;
-use serde_json::value::RawValue;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use outhaul::store::{Discard, FailedEntry, FailedQuery, ListOrder};
 
-use crate::args::{FailedArgs, FailedFilter, FailedVerb};
-use crate::console::{Console, quoted};
-use crate::data_dir;
+use crate::args::{FailedArgs, FailedVerb, Filter, Place};
+use crate::at_rest::{Access, AtRest, read_uid};
+use crate::console::{Console, counted};
 use crate::error::{CliError, Exit};
-
-/// Entries read at a time.
-const PAGE: usize = 500;
+use crate::ops::failed::{self, Shown};
+use crate::output::{Failure, Output, conclude};
+use crate::text::{printable, time_of};
 
 pub(crate) async fn run(args: &FailedArgs, console: &Console) -> Exit {
     let done = match &args.verb {
-        FailedVerb::Ls(filter) => list(filter, console).await,
+        FailedVerb::Ls { filter, newest_first, limit, after } => {
+            let order = if *newest_first { ListOrder::NewestFirst } else { ListOrder::OldestFirst };
+            list(filter, order, limit.map(Into::into), after.as_deref(), console).await
+        }
         FailedVerb::Show { uids, filter } => show(uids, filter, console).await,
+        FailedVerb::Requeue { uids, filter, .. } => requeue(uids, filter, console).await,
+        FailedVerb::Discard { uids, older_than, filter, .. } => {
+            let before =
+                older_than.map(|age| SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH));
+            discard(uids, before, filter, console).await
+        }
+        FailedVerb::Export { place } => export(place, console).await,
     };
-    match done {
-        Ok(exit) => exit,
-        Err(Failure::Told(error)) => console.fail(&error),
-        // Whoever reads standard output has seen enough.
-        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
-        Err(Failure::Output(error)) => console
-            .fail(&CliError::new(Exit::Failed, "cannot write to standard output").because(error.to_string())),
-    }
+    conclude(done, console)
 }
 
-enum Failure {
-    Told(CliError),
-    Output(io::Error),
-}
-
-impl<E: Into<CliError>> From<E> for Failure {
-    fn from(error: E) -> Self {
-        Self::Told(error.into())
-    }
-}
-
-async fn list(filter: &FailedFilter, console: &Console) -> Result<Exit, Failure> {
-    let (store, targets) = open(filter).await?;
+async fn list(
+    filter: &Filter,
+    order: ListOrder,
+    limit: Option<usize>,
+    after: Option<&str>,
+    console: &Console,
+) -> Result<Exit, Failure> {
+    let after = after.map(|uid| read_uid(uid, filter.place.target.as_deref())).transpose()?;
+    let (at, target) = open(&filter.place, Access::Look).await?;
+    let width = width(&at, target.as_ref());
+    let query = FailedQuery { target: target.clone(), order, after, ..FailedQuery::default() };
     let mut out = Output::new(filter.json);
-    let mut count = 0;
-    for target in targets {
-        let each = |entry: &FailedEntry| {
-            if count == 0 && !filter.json {
-                out.line(&heading())?;
-            }
-            count += 1;
-            out.entry(entry, &row(entry), false)
-        };
-        for_each(&store, &target, each).await?;
-    }
-    out.end().map_err(Failure::Output)?;
+    let mut first = true;
+    let each = |entry: &FailedEntry| {
+        if std::mem::take(&mut first) {
+            out.text(&heading(width))?;
+        }
+        out.value(&Shown::new(entry, false), || row(entry, width))
+    };
+    let (count, next) = failed::each(at.store.failed(), query, limit, each).await?;
+    out.end()?;
     if !filter.json {
-        let data = filter.data.display();
-        match count {
-            0 => console.say(format_args!("no failed entries in {data}")),
-            _ => console.say(format_args!(
-                "{count} failed; to see one with its event:\nouthaul failed show --data {} UID",
-                quoted(&data.to_string())
+        let data = at.quoted();
+        match (count, &next) {
+            (0, _) => console.say(none(&at, target.as_ref())),
+            (_, Some(next)) => console.say(format_args!("more follow; to see them, add: --after {next}")),
+            (_, None) => console.say(format_args!(
+                "{count} failed; to see one with its event:\nouthaul failed show --data {data} UID"
             )),
         }
     }
-    close(&store, filter, console).await
+    Ok(at.close(console).await?)
 }
 
-async fn show(uids: &[String], filter: &FailedFilter, console: &Console) -> Result<Exit, Failure> {
-    let asked = uids.iter().map(|uid| read_uid(uid, filter)).collect::<Result<Vec<_>, _>>()?;
-    let (store, targets) = open(filter).await?;
+async fn show(uids: &[String], filter: &Filter, console: &Console) -> Result<Exit, Failure> {
+    let asked = read_uids(uids, &filter.place)?;
+    let (at, target) = open(&filter.place, Access::Look).await?;
     // One entry that is asked for is one object; any other number is an array.
     let mut out = if asked.len() == 1 { Output::single(filter.json) } else { Output::new(filter.json) };
+    let mut one = |entry: &FailedEntry| out.value(&Shown::new(entry, true), || block(entry));
     for uid in &asked {
-        let entry = store.failed().get(uid).await?.ok_or_else(|| {
-            CliError::new(Exit::Failed, format!("there is no failed entry {uid}"))
-                .at(filter.data.display().to_string())
-                .help(format!(
-                    "list them: outhaul failed ls --data {}",
-                    quoted(&filter.data.display().to_string())
-                ))
+        let entry = at.store.failed().get(uid).await?.ok_or_else(|| missing(uid, &at))?;
+        one(&entry)?;
+    }
+    if asked.is_empty() {
+        let query = FailedQuery { target: target.clone(), ..FailedQuery::default() };
+        let (count, _) = failed::each(at.store.failed(), query, None, one).await?;
+        if count == 0 && !filter.json {
+            console.say(none(&at, target.as_ref()));
+        }
+    }
+    out.end()?;
+    Ok(at.close(console).await?)
+}
+
+async fn requeue(uids: &[String], filter: &Filter, console: &Console) -> Result<Exit, Failure> {
+    let asked = read_uids(uids, &filter.place)?;
+    let (at, target) = open(&filter.place, Access::Change).await?;
+    let all = asked.is_empty();
+    let uids = if all { chosen(&at, target.as_ref()) } else { asked };
+    at.attach(&uids)?;
+    let mut out = Output::new(filter.json);
+    let (mut done, mut refused, mut failures) = (0_u64, 0_u64, Vec::new());
+    for answer in failed::requeue(at.store.failed(), &uids).await {
+        out.value(&answer, || match (&answer.requeued_as, &answer.error) {
+            (Some(new), _) if answer.again => format!("{} was requeued before, as {new}", answer.uid),
+            (Some(new), _) => format!("{} is requeued as {new}", answer.uid),
+            (None, error) => {
+                format!("{} stays: {}", answer.uid, error.as_deref().unwrap_or("no reason is known"))
+            }
         })?;
-        out.entry(&entry, &block(&entry), true).map_err(Failure::Output)?;
+        match (&answer.requeued_as, answer.refused) {
+            (Some(_), _) => done += u64::from(!answer.again),
+            (None, true) => refused += 1,
+            (None, false) => failures.push(answer),
+        }
     }
-    for target in targets.into_iter().filter(|_| asked.is_empty()) {
-        for_each(&store, &target, |entry| out.entry(entry, &block(entry), true)).await?;
+    out.end()?;
+    if !filter.json {
+        match all && uids.is_empty() {
+            true => console.say(none(&at, target.as_ref())),
+            false => console.say(format_args!(
+                "{} put back; `outhaul run` or `outhaul pipe` on {} delivers what waits",
+                counted(done, "entry is", "entries are"),
+                at.quoted()
+            )),
+        }
     }
-    out.end().map_err(Failure::Output)?;
-    close(&store, filter, console).await
+    let mut exit = if refused > 0 { Exit::Attention } else { Exit::Done };
+    if let Some(first) = failures.first() {
+        let why = first.error.clone().unwrap_or_default();
+        let what = format!("{} not put back", counted(failures.len() as u64, "entry is", "entries are"));
+        let help = format!("list them: outhaul failed ls --data {}", at.quoted());
+        exit =
+            exit.and(console.fail(&CliError::new(Exit::Failed, what).at(at.shown()).because(why).help(help)));
+    }
+    Ok(exit.and(at.close(console).await?))
 }
 
-/// Goes through all failed entries of a target, a page at a time.
-async fn for_each(
-    store: &Store,
-    target: &TargetName,
-    mut each: impl FnMut(&FailedEntry) -> io::Result<()>,
-) -> Result<(), Failure> {
-    let mut after = 0;
-    loop {
-        let page = store.failed().list(target, after, PAGE).await?;
-        let Some(last) = page.last() else { return Ok(()) };
-        after = last.uid.sequence;
-        page.iter().try_for_each(&mut each).map_err(Failure::Output)?;
-    }
-}
-
-/// A uid, or its number beside `--target`.
-fn read_uid(text: &str, filter: &FailedFilter) -> Result<Uid, CliError> {
-    let whole = match &filter.target {
-        Some(target) if !text.contains(':') => format!("{target}:{text}"),
-        _ => text.to_owned(),
+async fn discard(
+    uids: &[String],
+    before: Option<SystemTime>,
+    filter: &Filter,
+    console: &Console,
+) -> Result<Exit, Failure> {
+    let asked = read_uids(uids, &filter.place)?;
+    let (at, target) = open(&filter.place, Access::Change).await?;
+    let count = asked.len() as u64;
+    let which = match before {
+        _ if count > 0 => Discard::Uids(asked),
+        Some(failed_before) => Discard::Before { failed_before, target },
+        None => Discard::All { target },
     };
-    let uid: Uid =
-        whole.parse().map_err(|e: outhaul::event::InvalidUid| CliError::new(Exit::Wrong, e.to_string()))?;
-    match &filter.target {
-        Some(target) if *target != *uid.queue.as_str() => {
-            Err(CliError::new(Exit::Wrong, format!("{uid} is no entry of {target}"))
-                .help("leave out `--target`"))
+    let done = failed::discard(at.store.failed(), which).await?;
+    let mut out = Output::single(filter.json);
+    out.value(&done, || {
+        format!("{} discarded", counted(done.discarded, "failed entry is", "failed entries are"))
+    })?;
+    out.end()?;
+    if done.discarded < count && !filter.json {
+        let gone = counted(count - done.discarded, "of them was not", "of them were not");
+        console.say(format_args!("{gone} there"));
+    }
+    Ok(at.close(console).await?)
+}
+
+async fn export(place: &Place, console: &Console) -> Result<Exit, Failure> {
+    let (at, target) = open(place, Access::Look).await?;
+    let mut out = Output::lines();
+    let query = FailedQuery { target, ..FailedQuery::default() };
+    let each = |entry: &FailedEntry| out.json(&Shown::new(entry, true));
+    let (count, _) = failed::each(at.store.failed(), query, None, each).await?;
+    out.end()?;
+    console.say(format_args!("{} written", counted(count, "failed entry", "failed entries")));
+    Ok(at.close(console).await?)
+}
+
+async fn open(place: &Place, access: Access) -> Result<(AtRest, Option<TargetName>), CliError> {
+    let at = AtRest::open(&place.data, access).await?;
+    match at.target(place.target.as_deref()) {
+        Ok(target) => Ok((at, target)),
+        Err(error) => {
+            at.store.close().await?;
+            Err(error)
         }
-        _ => Ok(uid),
     }
 }
 
-/// Ends with code 3 where a person should look at more than the entries.
-async fn close(store: &Store, filter: &FailedFilter, console: &Console) -> Result<Exit, Failure> {
-    let damaged = console.tell_damage(&store.report(), &filter.data.display().to_string());
-    store.close().await?;
-    Ok(if damaged { Exit::Attention } else { Exit::Done })
+fn read_uids(uids: &[String], place: &Place) -> Result<Vec<Uid>, CliError> {
+    uids.iter().map(|uid| read_uid(uid, place.target.as_deref())).collect()
 }
 
-/// Opens the directory without changing it; the targets that have failed entries and are asked for.
-async fn open(filter: &FailedFilter) -> Result<(Store, BTreeSet<TargetName>), CliError> {
-    let only = filter.target.as_deref().map(TargetName::new).transpose();
-    let only = only.map_err(|e| CliError::new(Exit::Wrong, e.to_string()).at("--target"))?;
-    let options = JournalOptions { read_only: true, ..JournalOptions::default() };
-    data_dir::check(&filter.data)?;
-    let store = Store::open(&filter.data, options).await?;
-    let mut targets: BTreeSet<TargetName> = store.failed().counts().into_keys().collect();
-    if let Some(only) = only {
-        let known = targets.iter().cloned().chain(store.log().stats().into_iter().map(|queue| queue.name));
-        let known: BTreeSet<TargetName> = known.collect();
-        if !known.contains(&only) {
-            store.close().await?;
-            return Err(unknown(&only, &known, filter));
-        }
-        targets.retain(|name| *name == only);
-    }
-    Ok((store, targets))
+fn chosen(at: &AtRest, target: Option<&TargetName>) -> Vec<Uid> {
+    let all = at.store.failed().uids().into_iter();
+    all.filter(|uid| target.is_none_or(|target| *target == uid.queue)).collect()
 }
 
-/// The directory has never heard of a target.
-fn unknown(name: &TargetName, known: &BTreeSet<TargetName>, filter: &FailedFilter) -> CliError {
-    let known = known.iter().map(TargetName::as_str).collect::<Vec<_>>().join(", ");
-    let why = match known.as_str() {
-        "" => "it knows no target yet".to_owned(),
-        known => format!("it knows {known}"),
-    };
-    CliError::new(Exit::Wrong, format!("the data directory knows no target {name}"))
-        .at(filter.data.display().to_string())
-        .because(why)
-        .help("correct `--target`, or leave it out to see all")
-}
-
-/// Standard output: an array, one object, or lines of text.
-struct Output {
-    out: BufWriter<io::Stdout>,
-    json: bool,
-    array: bool,
-    first: bool,
-}
-
-impl Output {
-    fn new(json: bool) -> Self {
-        Self { out: BufWriter::new(io::stdout()), json, array: true, first: true }
-    }
-
-    fn single(json: bool) -> Self {
-        Self { array: false, ..Self::new(json) }
-    }
-
-    fn line(&mut self, text: &str) -> io::Result<()> {
-        writeln!(self.out, "{text}")
-    }
-
-    fn entry(&mut self, entry: &FailedEntry, text: &str, with_event: bool) -> io::Result<()> {
-        if !self.json {
-            return self.line(text);
-        }
-        if self.array {
-            self.out.write_all(if self.first { b"[\n" } else { b",\n" })?;
-        }
-        self.first = false;
-        let event = entry.event.to_json();
-        let event = serde_json::from_slice::<Box<RawValue>>(&event).ok().filter(|_| with_event);
-        serde_json::to_writer(&mut self.out, &shown(entry, event.as_deref()))?;
-        Ok(())
-    }
-
-    fn end(&mut self) -> io::Result<()> {
-        match (self.json, self.array, self.first) {
-            (false, ..) => {}
-            (true, true, true) => self.out.write_all(b"[]\n")?,
-            (true, true, false) => self.out.write_all(b"\n]\n")?,
-            (true, false, _) => self.out.write_all(b"\n")?,
-        }
-        self.out.flush()
+fn none(at: &AtRest, target: Option<&TargetName>) -> String {
+    match target {
+        None => format!("no failed entries in {}", at.shown()),
+        Some(target) => format!("no failed entries of {target} in {}", at.shown()),
     }
 }
 
-#[derive(Serialize)]
-struct Shown<'a> {
-    uid: &'a Uid,
-    target: &'a TargetName,
-    sequence: u64,
-    dedup_id: String,
-    id: &'a str,
-    source: &'a str,
-    r#type: &'a str,
-    pid: Option<&'a str>,
-    rule: &'a str,
-    class: &'a str,
-    detail: &'a str,
-    attempts: u32,
-    admitted: String,
-    first_attempt: Option<String>,
-    last_attempt: Option<String>,
-    failed: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    event: Option<&'a RawValue>,
-}
-
-fn shown<'a>(entry: &'a FailedEntry, event: Option<&'a RawValue>) -> Shown<'a> {
-    let failure = &entry.failure;
-    Shown {
-        uid: &entry.uid,
-        target: &entry.uid.queue,
-        sequence: entry.uid.sequence,
-        dedup_id: entry.dedup_id.to_string(),
-        id: entry.event.id(),
-        source: entry.event.source(),
-        r#type: entry.event.kind(),
-        pid: entry.event.pid(),
-        rule: failure.rule.as_str(),
-        class: &failure.class,
-        detail: &failure.detail,
-        attempts: failure.attempts,
-        admitted: time_of(entry.admitted_ms),
-        first_attempt: failure.first_attempt_ms.map(time_of),
-        last_attempt: failure.last_attempt_ms.map(time_of),
-        failed: time_of(failure.failed_ms),
-        event,
+fn missing(uid: &Uid, at: &AtRest) -> CliError {
+    let error = CliError::new(Exit::Failed, format!("there is no failed entry {uid}")).at(at.shown());
+    let list = format!("list them: outhaul failed ls --data {}", at.quoted());
+    match at.store.failed().requeued_as(uid) {
+        Some(new) => error.because(format!("it was requeued, as {new}")).help(list),
+        None => error.help(list),
     }
 }
 
-fn heading() -> String {
-    format!("{:<16} {:<24} {:<12} {:<20} {:>8}  WHY", "UID", "FAILED", "RULE", "CLASS", "ATTEMPTS")
+/// How wide the column of uids is.
+fn width(at: &AtRest, target: Option<&TargetName>) -> usize {
+    chosen(at, target).iter().map(|uid| uid.to_string().len()).max().unwrap_or(0).max(3)
 }
 
-fn row(entry: &FailedEntry) -> String {
+fn heading(width: usize) -> String {
+    format!("{:<width$}  {:<24}  {:<13}  {:<20}  {:>8}  WHY", "UID", "FAILED", "RULE", "CLASS", "ATTEMPTS")
+}
+
+fn row(entry: &FailedEntry, width: usize) -> String {
     let failure = &entry.failure;
     format!(
-        "{:<16} {:<24} {:<12} {:<20} {:>8}  {}",
+        "{:<width$}  {:<24}  {:<13}  {:<20}  {:>8}  {}",
         entry.uid.to_string(),
         time_of(failure.failed_ms),
         failure.rule.as_str(),
@@ -273,10 +224,12 @@ fn row(entry: &FailedEntry) -> String {
         failure.attempts,
         printable(&failure.detail)
     )
+    .trim_end()
+    .to_owned()
 }
 
 fn block(entry: &FailedEntry) -> String {
-    let s = shown(entry, None);
+    let s = Shown::new(entry, false);
     let event = String::from_utf8_lossy(&entry.event.to_json()).into_owned();
     let none = || "-".to_owned();
     [
@@ -291,15 +244,4 @@ fn block(entry: &FailedEntry) -> String {
         format!("  event     {event}"),
     ]
     .join("\n")
-}
-
-/// What a receiver said, without what a terminal would obey.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-}
-
-fn time_of(millis: u64) -> String {
-    let nanos = i128::from(millis) * 1_000_000;
-    let time = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok();
-    time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_else(|| format!("{millis} ms after 1970"))
 }

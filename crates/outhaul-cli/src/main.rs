@@ -6,14 +6,20 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod args;
+mod at_rest;
 mod console;
 mod data_dir;
 mod error;
 mod failed;
+mod import;
+mod ops;
+mod output;
 mod pipe;
+mod queue;
 mod run;
 mod signals;
 mod targets;
+mod text;
 mod value;
 
 use std::panic::AssertUnwindSafe;
@@ -49,7 +55,9 @@ fn work(args: Args, console: &Console) -> Exit {
         match args.verb {
             Verb::Pipe(args) => Box::pin(pipe::run(&args, console)).await,
             Verb::Run(args) => Box::pin(run::run(&args, console)).await,
-            Verb::Failed(args) => failed::run(&args, console).await,
+            Verb::Failed(args) => Box::pin(failed::run(&args, console)).await,
+            Verb::Import(args) => Box::pin(import::run(&args, console)).await,
+            Verb::Queue(args) => Box::pin(queue::run(&args, console)).await,
         }
     });
     // Whatever still blocks (a file on a dead mount) is left to the operating system.

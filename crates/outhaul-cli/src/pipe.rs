@@ -33,7 +33,7 @@ pub(crate) async fn run(args: &PipeArgs, console: &Console) -> Exit {
 
 async fn whole(args: &PipeArgs, console: &Console, summary: &mut Summary) -> Result<Exit, CliError> {
     let to = targets::read(&args.target, "outhaul pipe --to stdout: < events.ndjson")?;
-    let data = DataDir::new(args.data.as_deref())?;
+    let data = DataDir::new(args.data.as_deref(), &args.store)?;
     let mut session = match Box::pin(Session::open(args, &to, data.path(), console)).await {
         Ok(Some(session)) => session,
         Ok(None) => {

@@ -11,12 +11,13 @@ mod token;
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use outhaul::Outhaul;
 use outhaul::runtime::RuntimeOptions;
+use outhaul::store::Engine;
 use outhaul::writer::WriterOptions;
 use tokio::net::{TcpListener, lookup_host};
 use tokio::signal::unix::{Signal, SignalKind};
@@ -50,7 +51,11 @@ pub(crate) async fn run(args: &RunArgs, console: &Console) -> Exit {
 async fn relay(args: &RunArgs, console: &Console) -> Result<Exit, CliError> {
     let example = "outhaul run --data ./outhaul-data --to stdout:";
     let to = targets::read(&args.target, example)?;
-    let Some(data) = &args.data else {
+    data_dir::refuse_with_memory(&args.store, args.data.as_deref())?;
+    let in_memory = args.store.engine == Engine::Memory;
+    // The engine `memory` leaves the path alone.
+    let nowhere = PathBuf::from("memory");
+    let Some(data) = args.data.as_ref().or(in_memory.then_some(&nowhere)) else {
         return Err(CliError::new(Exit::Wrong, "no data directory is given")
             .because("events are kept there until they are delivered")
             .help(format!(
@@ -59,7 +64,9 @@ async fn relay(args: &RunArgs, console: &Console) -> Result<Exit, CliError> {
                 targets::note(&to)
             )));
     };
-    data_dir::check(data)?;
+    if !in_memory {
+        data_dir::check(data)?;
+    }
     let mut signals = Signals::new()?;
     let hangup = signals::listen(SignalKind::hangup())?;
     let token = args.token_file.as_deref().map(Token::open).transpose()?;
@@ -68,7 +75,7 @@ async fn relay(args: &RunArgs, console: &Console) -> Result<Exit, CliError> {
 
     let writer = WriterOptions { ops_max: OPS_MAX, ..WriterOptions::default() };
     let options = RuntimeOptions { writer, ..RuntimeOptions::default() };
-    let builder = targets::configure(Outhaul::builder(data), &to, &args.target).runtime(options);
+    let builder = targets::configure(Outhaul::builder(data), &to, &args.target, &args.store).runtime(options);
     let outhaul = tokio::select! {
         opened = builder.open() => opened.map_err(|e| targets::explain(e, &to))?,
         () = signals.stop() => return Ok(Exit::Done),
@@ -85,9 +92,12 @@ async fn relay(args: &RunArgs, console: &Console) -> Result<Exit, CliError> {
     let reader = Reader::new("outhaul:http", args.target.pid_field.clone());
     let app = Arc::new(App::new(outhaul.clone(), token, reader, address));
     tell_found(&outhaul, data, console);
+    if let Some(told) = data_dir::promise(&args.store) {
+        console.say(told);
+    }
     console.say(format_args!("listening on http://{address}"));
     let relay = Relay { outhaul, app, signals, hangup, console: console.clone() };
-    relay.work(listener, args.drain_timeout, data).await
+    relay.work(listener, args.drain_timeout, (!in_memory).then_some(data.as_path())).await
 }
 
 /// An open relay.
@@ -104,7 +114,7 @@ impl Relay {
         mut self,
         listener: TcpListener,
         drain: Option<Duration>,
-        data: &Path,
+        data: Option<&Path>,
     ) -> Result<Exit, CliError> {
         let (stop, stopped) = watch::channel(None);
         let mut serving = tokio::task::JoinSet::new();
@@ -138,8 +148,16 @@ impl Relay {
             self.console.say("stopped; nothing waits");
         }
         for (target, waiting) in report.waiting {
-            let stay = counted(waiting, "entry stays", "entries stay");
-            self.console.say(format_args!("stopped; {target}: {stay} in {}", data.display()));
+            match data {
+                Some(data) => {
+                    let stay = counted(waiting, "entry stays", "entries stay");
+                    self.console.say(format_args!("stopped; {target}: {stay} in {}", data.display()));
+                }
+                None => {
+                    let gone = counted(waiting, "entry is", "entries are");
+                    self.console.say(format_args!("stopped; {target}: {gone} gone with the memory"));
+                }
+            }
         }
         Ok(Exit::Done)
     }

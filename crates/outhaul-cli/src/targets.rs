@@ -4,10 +4,11 @@ use std::io::Read as _;
 use std::path::Path;
 
 use outhaul::event::TargetName;
+use outhaul::store::StoreOptions;
 use outhaul::target::{TargetUri, redact};
 use outhaul::{OpenError, OuthaulBuilder};
 
-use crate::args::TargetArgs;
+use crate::args::{StoreArgs, TargetArgs};
 use crate::error::{CliError, Exit};
 
 /// A file that holds a URI is no longer than this.
@@ -36,8 +37,15 @@ pub(crate) fn read(args: &TargetArgs, example: &str) -> Result<Vec<To>, CliError
     args.to.iter().map(|text| read_one(text)).collect()
 }
 
-/// Puts them into a builder.
-pub(crate) fn configure(mut builder: OuthaulBuilder, to: &[To], args: &TargetArgs) -> OuthaulBuilder {
+/// Puts them, and how events are kept, into a builder.
+pub(crate) fn configure(
+    builder: OuthaulBuilder,
+    to: &[To],
+    args: &TargetArgs,
+    store: &StoreArgs,
+) -> OuthaulBuilder {
+    let (engine, durability) = (store.engine, store.durability);
+    let mut builder = builder.store(StoreOptions { engine, durability, ..StoreOptions::default() });
     for target in to {
         builder = match &target.name {
             Some(name) => builder.named(name.as_str(), &target.uri),

@@ -140,6 +140,17 @@ impl Event {
         DedupId::derive(&self.source, &self.id)
     }
 
+    /// Whether the id was minted here, and so is the [`DedupId`] as it is. For whoever writes the attributes one by
+    /// one; [`EventBuilder::minted`] is the way back.
+    pub fn is_minted(&self) -> bool {
+        self.minted
+    }
+
+    /// Whether the producer sent the data as base64; [`EventBuilder::base64`] is the way back.
+    pub fn is_base64(&self) -> bool {
+        self.base64
+    }
+
     /// Sets the key within which order holds, and checks it.
     ///
     /// # Errors
@@ -205,10 +216,39 @@ pub struct EventBuilder {
     pub(crate) schema: Option<String>,
     pub(crate) headers: BTreeMap<String, HeaderValue>,
     pub(crate) base64: bool,
+    pub(crate) minted: bool,
     pub(crate) body: Bytes,
 }
 
 impl EventBuilder {
+    /// Says that the id which is set was minted here once: for reading back what [`Event::is_minted`] told.
+    #[must_use]
+    pub fn minted(mut self, minted: bool) -> Self {
+        self.minted = minted;
+        self
+    }
+
+    /// Says that the data came as base64: for reading back what [`Event::is_base64`] told.
+    #[must_use]
+    pub fn base64(mut self, base64: bool) -> Self {
+        self.base64 = base64;
+        self
+    }
+
+    /// Sets `datacontenttype` alone.
+    #[must_use]
+    pub fn content_type(mut self, content_type: impl Into<String>) -> Self {
+        self.content_type = Some(content_type.into());
+        self
+    }
+
+    /// Sets the data alone; without a content type it is JSON.
+    #[must_use]
+    pub fn data(mut self, body: impl Into<Bytes>) -> Self {
+        self.body = body.into();
+        self
+    }
+
     /// Sets the producer's own id instead of a minted one.
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {
@@ -274,7 +314,7 @@ impl EventBuilder {
     pub fn build_within(self, limits: &Limits) -> Result<Event, InvalidEvent> {
         self.check(limits)?;
         let missing = |name| InvalidEvent::new(name, Violation::Missing);
-        let minted = self.id.is_none();
+        let minted = self.minted || self.id.is_none();
         Ok(Event {
             id: self.id.unwrap_or_else(|| DedupId::mint().to_string()),
             minted,

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use outhaul_store::event::TargetName;
 use outhaul_store::{
-    Admission, FailedStore, Input, Log, OpenReport, QueueSettings, Receipt, Shards, Store, StoreError,
-    WhenFull,
+    Admission, FailedFull, FailedOptions, FailedStore, Input, Log, OpenReport, QueueSettings, Receipt,
+    Shards, Store, StoreError, WhenFull,
 };
 use outhaul_target::{Target, TargetOptions};
 use outhaul_writer::{RefusedReason, Writer, WriterOptions};
@@ -138,6 +138,7 @@ impl Runtime {
         check(&**store.log(), &targets)?;
         for spec in &targets {
             store.log().attach(&spec.name, settings(spec))?;
+            store.failed().configure(&spec.name, failed_options(spec, &store.failed().options(&spec.name)));
         }
         let lease = store.log().lease(Shards::All).await?;
         let sink = Arc::new(QueueSink { log: Arc::clone(store.log()) });
@@ -378,6 +379,21 @@ fn settings(spec: &TargetSpec) -> QueueSettings {
             outhaul_target::WhenFull::Overflow => WhenFull::Overflow,
         },
         label: spec.destination.clone(),
+    }
+}
+
+/// The bounds of a target's failed entries: its own, and for the rest those of the store.
+fn failed_options(spec: &TargetSpec, of_store: &FailedOptions) -> FailedOptions {
+    let options = &spec.options;
+    FailedOptions {
+        entries_max: options.failed_entries.map_or(of_store.entries_max, NonZeroU64::get),
+        bytes_max: options.failed_bytes.map_or(of_store.bytes_max, NonZeroU64::get),
+        when_full: match options.failed_full {
+            None => of_store.when_full,
+            Some(outhaul_target::FailedFull::HoldTarget) => FailedFull::HoldTarget,
+            Some(outhaul_target::FailedFull::DiscardOldest) => FailedFull::DiscardOldest,
+        },
+        expire_after: options.failed_expire_after.or(of_store.expire_after),
     }
 }
 

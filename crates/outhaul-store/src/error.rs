@@ -180,6 +180,9 @@ pub enum AppendError {
         /// What went wrong with the first of them.
         reason: Arc<str>,
     },
+    /// There was nothing to admit. A fault of the caller (engine `spool`).
+    #[error("there is nothing to append")]
+    Empty,
     /// The store writes nothing any more.
     #[error(transparent)]
     Store(StoreError),

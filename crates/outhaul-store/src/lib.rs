@@ -36,7 +36,10 @@
 //!
 //! - `journal`, the default: one log per data directory; its design is in the module docs, its bytes are in
 //!   `docs/journal-format.md`. [`Journal`] can also be used without an async runtime.
+//! - `spool`: a directory per target, a file per event, as RustFS reads and writes them; see [`spool`].
 //! - `memory`, for tests: [`Store::memory`].
+//!
+//! A directory belongs to one engine ([`Engine`], [`StoreOptions`]); another one is refused by name.
 //!
 //! # Features
 //!
@@ -47,11 +50,13 @@
 mod error;
 mod failed;
 mod fs;
+pub mod import;
 mod journal;
 pub mod kv;
 mod log;
 mod memory;
 mod queue;
+pub mod spool;
 mod store;
 
 pub use error::{AppendError, StoreError};
@@ -61,7 +66,7 @@ pub use failed::{
 };
 #[cfg(feature = "testkit")]
 pub use fs::sim::{Kept, SimDisk, SimFileSystem};
-pub use fs::{DirEntry, File, FileSystem, FsKind, Lock, OsFileSystem, Space};
+pub use fs::{DirEntry, File, FileSystem, FsKind, Lock, OsFileSystem, Space, Stat};
 #[cfg(feature = "testkit")]
 #[doc(hidden)]
 pub use journal::fuzzing;
@@ -72,4 +77,5 @@ pub use log::{
 };
 pub use memory::MemoryLog;
 pub use outhaul_event as event;
+pub use spool::{Spool, SpoolOptions};
 pub use store::{Engine, Store, StoreOptions};

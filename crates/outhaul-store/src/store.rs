@@ -6,6 +6,8 @@
 //! DIR/log/            the journal's segments
 //! DIR/failed/         the failed store's segments, once there are any
 //! DIR/quarantine/     copies of damaged stretches, once there are any
+//! DIR/spool/          in the engine `spool`, instead of these: the targets' directories
+//! DIR/import/         what was brought in from other products, if anything was
 //! ```
 
 use std::io;
@@ -21,6 +23,7 @@ use crate::fs::{FileSystem, Lock, OsFileSystem, read_whole, write_atomically};
 use crate::journal::{FORMAT, Journal, JournalOptions};
 use crate::log::{Damage, Durability, Lease, Log, OpenReport, Outcome, Settlement, Shards};
 use crate::memory::MemoryLog;
+use crate::spool::{Spool, SpoolFailed, SpoolOptions};
 
 const FORMAT_FILE: &str = "format";
 
@@ -31,19 +34,31 @@ pub enum Engine {
     /// One log, shared by all queues.
     #[default]
     Journal,
+    /// One directory for each target, one file for each event: what RustFS reads and writes.
+    Spool,
     /// Nowhere: everything is gone with the process. For tests, and for events that are not worth a disk.
     Memory,
 }
 
 impl Engine {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Journal, Self::Memory];
+    pub const ALL: [Self; 3] = [Self::Journal, Self::Spool, Self::Memory];
 
     /// The word for it, in the file `format` and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Journal => "journal",
+            Self::Spool => "spool",
             Self::Memory => "memory",
+        }
+    }
+
+    /// Where in the data directory its events are. The engine `memory` has none.
+    pub fn dir(self) -> &'static str {
+        match self {
+            Self::Journal => "log",
+            Self::Spool => "spool",
+            Self::Memory => "",
         }
     }
 
@@ -51,7 +66,7 @@ impl Engine {
     fn format(self) -> u32 {
         match self {
             Self::Journal => FORMAT,
-            Self::Memory => 0,
+            Self::Spool | Self::Memory => 0,
         }
     }
 }
@@ -73,6 +88,8 @@ pub struct StoreOptions {
     pub read_only: bool,
     /// How the journal is kept. Its `durability` and `read_only` are set from those above.
     pub journal: JournalOptions,
+    /// How the spool is kept. Its `durability` and `read_only` are set from those above.
+    pub spool: SpoolOptions,
     /// The bounds of the failed store, for targets that have none of their own.
     pub failed: FailedOptions,
 }
@@ -87,6 +104,7 @@ impl From<JournalOptions> for StoreOptions {
 /// An open data directory. The lock is held until this is dropped.
 #[derive(Debug)]
 pub struct Store {
+    engine: Engine,
     log: Arc<dyn Log>,
     failed: Arc<FailedStore>,
     _lock: Option<Arc<dyn Lock>>,
@@ -121,6 +139,8 @@ impl Store {
         let mut options = options.into();
         options.journal.durability = options.durability;
         options.journal.read_only = options.read_only;
+        options.spool.durability = options.durability;
+        options.spool.read_only = options.read_only;
         if options.engine == Engine::Memory {
             return Ok(Self::in_memory(options.failed));
         }
@@ -129,7 +149,8 @@ impl Store {
         let (lock, log, medium) =
             tokio::task::spawn_blocking(open).await.unwrap_or(Err(StoreError::Closed))?;
         let failed = FailedStore::new(medium, Arc::clone(&log), options.failed, options.read_only);
-        let store = Self { log, failed: Arc::new(failed), _lock: Some(lock) };
+        let engine = options.engine;
+        let store = Self { engine, log, failed: Arc::new(failed), _lock: Some(lock) };
         store.failed.load().await?;
         store.finish_moves().await?;
         store.failed.first_upkeep().await?;
@@ -144,7 +165,7 @@ impl Store {
     fn in_memory(options: FailedOptions) -> Self {
         let log: Arc<dyn Log> = Arc::new(MemoryLog::default());
         let failed = FailedStore::new(Arc::new(Logged::memory()), Arc::clone(&log), options, false);
-        Self { log, failed: Arc::new(failed), _lock: None }
+        Self { engine: Engine::Memory, log, failed: Arc::new(failed), _lock: None }
     }
 
     /// Which engine a data directory belongs to. None: nothing was written there yet.
@@ -153,6 +174,11 @@ impl Store {
     /// It is missing, no data directory, or of a format that this build does not know.
     pub fn engine_of(dir: &Path) -> Result<Option<Engine>, StoreError> {
         look(&OsFileSystem, dir).map(|found| found.map(|(engine, _)| engine))
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> Engine {
+        self.engine
     }
 
     /// The log.
@@ -168,7 +194,7 @@ impl Store {
     /// What recovery found in both logs, for a person. Files are named from the data directory.
     pub fn report(&self) -> OpenReport {
         let mut all = OpenReport::default();
-        for (dir, found) in [("log", self.log.report()), ("failed", self.failed.report())] {
+        for (dir, found) in [(self.engine.dir(), self.log.report()), ("failed", self.failed.report())] {
             all.torn_bytes += found.torn_bytes;
             let named = |damage: Damage| Damage { file: format!("{dir}/{}", damage.file), ..damage };
             all.damage.extend(found.damage.into_iter().map(named));
@@ -240,16 +266,21 @@ fn open_engine(fs: Arc<dyn FileSystem>, dir: &Path, options: &StoreOptions) -> R
     if !options.read_only {
         write_format(&*fs, dir, options.engine)?;
     }
-    let quarantine = dir.join("quarantine");
+    let (log_dir, quarantine) = (dir.join(options.engine.dir()), dir.join("quarantine"));
     match options.engine {
         Engine::Journal => {
-            let journal =
-                Journal::open(Arc::clone(&fs), &dir.join("log"), &quarantine, options.journal.clone())?;
+            let journal = Journal::open(Arc::clone(&fs), &log_dir, &quarantine, options.journal.clone())?;
             journal.keep(Arc::clone(&lock));
             // A record is in its queue no more once it is here: it is not worth less than a sync.
             let failed = JournalOptions { durability: Durability::Synced, ..options.journal.clone() };
             let medium = Logged::journal(fs, dir.join("failed"), quarantine, failed, Arc::clone(&lock));
             Ok((lock, Arc::new(journal), Arc::new(medium)))
+        }
+        Engine::Spool => {
+            let spool = Spool::open(Arc::clone(&fs), &log_dir, options.spool.clone())?;
+            spool.keep(Arc::clone(&lock));
+            let medium = SpoolFailed::new(fs, &log_dir, options.read_only);
+            Ok((lock, Arc::new(spool), Arc::new(medium)))
         }
         Engine::Memory => Ok((lock, Arc::new(MemoryLog::default()), Arc::new(Logged::memory()))),
     }

@@ -48,6 +48,15 @@ pub enum WhenFull {
     Overflow,
 }
 
+/// What happens when the target's part of the failed store is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FailedFull {
+    /// `hold_target`: what fails stays in the queue, and the target is held until a person decides.
+    HoldTarget,
+    /// `discard_oldest`: what failed first is discarded, and counted.
+    DiscardOldest,
+}
+
 /// What can be set for a target of any kind: `outhaul.KEY=VALUE` in its URI.
 ///
 /// Durations are a whole number and `ms`, `s`, `m`, `h` or `d`; sizes are bytes, or a whole number and `KiB`, `MiB`,
@@ -86,6 +95,15 @@ pub struct TargetOptions {
     pub queue_bytes: Option<NonZeroU64>,
     /// `queue_entries`: how many entries may wait (10 million).
     pub queue_entries: NonZeroU64,
+    /// `failed_entries`: entries of this target in the failed store (None: as the store is set, 100,000).
+    pub failed_entries: Option<NonZeroU64>,
+    /// `failed_bytes`: bytes of this target in the failed store (None: as the store is set, 1 GiB).
+    pub failed_bytes: Option<NonZeroU64>,
+    /// `failed_full`: `hold_target` or `discard_oldest` (None: as the store is set, `hold_target`).
+    pub failed_full: Option<FailedFull>,
+    /// `failed_expire_after`: how long entries are kept in the failed store (None: as the store is set, until a person
+    /// decides).
+    pub failed_expire_after: Option<Duration>,
 }
 
 impl Default for TargetOptions {
@@ -110,12 +128,16 @@ impl Default for TargetOptions {
             when_full: WhenFull::Refuse,
             queue_bytes: None,
             queue_entries: ENTRIES,
+            failed_entries: None,
+            failed_bytes: None,
+            failed_full: None,
+            failed_expire_after: None,
         }
     }
 }
 
 /// The keys of [`TargetOptions`], in the order of its fields.
-pub const OPTION_KEYS: [&str; 16] = [
+pub const OPTION_KEYS: [&str; 20] = [
     "format",
     "timeout",
     "connect_timeout",
@@ -132,6 +154,10 @@ pub const OPTION_KEYS: [&str; 16] = [
     "when_full",
     "queue_bytes",
     "queue_entries",
+    "failed_entries",
+    "failed_bytes",
+    "failed_full",
+    "failed_expire_after",
 ];
 
 impl TargetOptions {
@@ -171,6 +197,14 @@ impl TargetOptions {
             }
             "queue_bytes" => self.queue_bytes = Some(size(value)?),
             "queue_entries" => self.queue_entries = number(value)?,
+            "failed_entries" => self.failed_entries = Some(number(value)?),
+            "failed_bytes" => self.failed_bytes = Some(size(value)?),
+            "failed_full" => {
+                let choices =
+                    [("hold_target", FailedFull::HoldTarget), ("discard_oldest", FailedFull::DiscardOldest)];
+                self.failed_full = Some(one_of(value, &choices)?);
+            }
+            "failed_expire_after" => self.failed_expire_after = Some(duration(value)?),
             _ => return Ok(false),
         }
         Ok(true)

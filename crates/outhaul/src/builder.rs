@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outhaul_runtime::event::TargetName;
-use outhaul_runtime::store::{JournalOptions, Store};
+use outhaul_runtime::store::{Store, StoreOptions};
 use outhaul_runtime::target::{Target, TargetOptions, TargetUri};
 use outhaul_runtime::{Runtime, RuntimeOptions, StartError, TargetSpec};
 
@@ -21,13 +21,13 @@ pub struct OuthaulBuilder {
     data: PathBuf,
     given: Vec<Given>,
     repoint: Vec<String>,
-    journal: JournalOptions,
+    store: StoreOptions,
     runtime: RuntimeOptions,
 }
 
 enum Given {
     Uri { name: Option<String>, uri: String },
-    Value { name: String, target: Arc<dyn Target>, options: TargetOptions, destination: String },
+    Value { name: String, target: Arc<dyn Target>, options: Box<TargetOptions>, destination: String },
 }
 
 impl OuthaulBuilder {
@@ -57,7 +57,12 @@ impl OuthaulBuilder {
         destination: impl Into<String>,
     ) -> Self {
         let (name, destination) = (name.to_owned(), destination.into());
-        self.given.push(Given::Value { name, target: Arc::new(target), options, destination });
+        self.given.push(Given::Value {
+            name,
+            target: Arc::new(target),
+            options: Box::new(options),
+            destination,
+        });
         self
     }
 
@@ -67,9 +72,9 @@ impl OuthaulBuilder {
         self
     }
 
-    /// Sets how the journal is kept.
-    pub fn journal(mut self, options: JournalOptions) -> Self {
-        self.journal = options;
+    /// Sets the engine, what a receipt promises, and how events and failed entries are kept.
+    pub fn store(mut self, options: impl Into<StoreOptions>) -> Self {
+        self.store = options.into();
         self
     }
 
@@ -83,7 +88,7 @@ impl OuthaulBuilder {
     /// runtime with time and I/O.
     pub async fn open(self) -> Result<Outhaul, OpenError> {
         let targets = self.targets()?;
-        let store = Store::open(&self.data, self.journal).await.map_err(StartError::Store)?;
+        let store = Store::open(&self.data, self.store).await.map_err(StartError::Store)?;
         Ok(Outhaul(Runtime::start(store, targets, self.runtime).await?))
     }
 
@@ -109,7 +114,7 @@ impl OuthaulBuilder {
                 Given::Value { name, target, options, destination } => TargetSpec {
                     name: TargetName::new(name)?,
                     target: Arc::clone(target),
-                    options: options.clone(),
+                    options: TargetOptions::clone(options),
                     destination: destination.clone(),
                     repoint: false,
                 },

@@ -4,6 +4,9 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use outhaul::store::Engine;
+
+use crate::args::StoreArgs;
 use crate::console::Console;
 use crate::data_dir;
 use crate::error::{CliError, Exit};
@@ -12,13 +15,18 @@ use crate::error::{CliError, Exit};
 pub(crate) struct DataDir {
     path: PathBuf,
     new: bool,
+    in_memory: bool,
 }
 
 impl DataDir {
-    pub(crate) fn new(given: Option<&Path>) -> Result<Self, CliError> {
+    pub(crate) fn new(given: Option<&Path>, store: &StoreArgs) -> Result<Self, CliError> {
+        data_dir::refuse_with_memory(store, given)?;
+        if store.engine == Engine::Memory {
+            return Ok(Self { path: PathBuf::from("memory"), new: false, in_memory: true });
+        }
         if let Some(path) = given {
             data_dir::check(path)?;
-            return Ok(Self { path: path.to_owned(), new: false });
+            return Ok(Self { path: path.to_owned(), new: false, in_memory: false });
         }
         // Readable by its owner alone. It is kept until everything in it is delivered, also when this ends by a fault.
         let mode = Permissions::from_mode(0o700);
@@ -29,11 +37,16 @@ impl DataDir {
                 .because(e.to_string())
                 .help("name a directory with `--data DIR`, or set TMPDIR")
         })?;
-        Ok(Self { path, new: true })
+        Ok(Self { path, new: true, in_memory: false })
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether there is no directory: everything is gone with the process.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.in_memory
     }
 
     pub(crate) fn is_new(&self) -> bool {

@@ -20,6 +20,7 @@ use super::summary::Summary;
 use super::watch::{Cut, Watch};
 use crate::args::PipeArgs;
 use crate::console::{Console, counted, torn};
+use crate::data_dir;
 use crate::error::{CliError, Exit};
 use crate::signals::Signals;
 use crate::targets::{self, To};
@@ -73,7 +74,8 @@ impl Session {
         let mut signals = Signals::with_hangup()?;
         // A receiver that refuses everything is no reason to wait: the failed store has the answer.
         let options = RuntimeOptions { reject_hold: None, ..RuntimeOptions::default() };
-        let builder = targets::configure(Outhaul::builder(data), to, &args.target).runtime(options);
+        let builder =
+            targets::configure(Outhaul::builder(data), to, &args.target, &args.store).runtime(options);
         let outhaul = tokio::select! {
             opened = builder.open() => opened.map_err(|e| targets::explain(e, to))?,
             () = signals.stop() => return Ok(None),
@@ -88,6 +90,9 @@ impl Session {
             })?),
         };
         if let Some(told) = torn(&outhaul.report()) {
+            console.say(told);
+        }
+        if let Some(told) = data_dir::promise(&args.store) {
             console.say(told);
         }
         if std::io::stdin().is_terminal() {

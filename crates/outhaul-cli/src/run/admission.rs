@@ -47,7 +47,12 @@ fn answer(names: Vec<(String, String)>, results: Vec<Result<Receipt, AdmitError>
             Ok(receipt) => {
                 durable &= receipt.durable;
                 let (id, dedup_id) = names;
-                accepted.push(Accepted { id, dedup_id, targets: receipt.targets, shed: receipt.shed });
+                accepted.push(Accepted {
+                    id,
+                    dedup_id,
+                    targets: receipt.targets.to_vec(),
+                    shed: receipt.shed,
+                });
             }
             Err(error) => {
                 faults.push(Fault::event(index, &names, error.to_string()));
@@ -93,7 +98,7 @@ mod tests {
     }
 
     fn receipt() -> Receipt {
-        let targets = vec![TargetName::new("a").unwrap()];
+        let targets = [TargetName::new("a").unwrap()].into();
         Receipt { sequence: 1, dedup_id: DedupId::mint(), targets, shed: Vec::new(), durable: true }
     }
 

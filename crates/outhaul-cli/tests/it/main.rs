@@ -3,18 +3,22 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failed expectation ends a test")]
 
 mod crash;
+mod engines;
 mod failed;
 mod faults;
 #[cfg(target_os = "linux")]
 mod full;
+mod import;
 mod ingest;
 #[cfg(target_os = "linux")]
 mod lossy;
 #[cfg(target_os = "linux")]
 mod mounts;
 mod pipe;
+mod queue;
 mod receiver;
 mod relay;
+mod requeue;
 mod resume;
 mod support;
 mod usage;

@@ -46,6 +46,26 @@ fn wrong_commands_are_told_with_what_to_do() {
         (&["run", "--to", "file:x", "--data", "d", "--token-file", "nowhere"], &["the token cannot be read"]),
         (&["run", "--to", "file:x", "--data", "d", "--token-file", "empty"], &["it is empty"]),
         (&["failed", "ls"], &["--data"]),
+        (&["failed", "requeue", "--data", "d"], &["UID"]),
+        (&["failed", "discard", "--data", "d"], &["UID"]),
+        (&["failed", "discard", "--data", "d", "--all", "a:1"], &["cannot be used with"]),
+        (&["failed", "discard", "--data", "d", "--older-than", "30"], &["--older-than", "5m"]),
+        (&["failed", "ls", "--data", "d", "--limit", "0"], &["--limit"]),
+        (&["queue"], &["Usage"]),
+        (&["queue", "stat"], &["--data"]),
+        (&["queue", "show", "--data", "d"], &["UID"]),
+        (&["queue", "show", "--data", "d", "nonsense"], &["no entry's uid"]),
+        (&["pipe", "--to", "file:x", "--engine", "paper"], &["no such engine", "journal, "]),
+        (&["pipe", "--to", "file:x", "--durability", "none"], &["synced, buffered", "interval:50ms"]),
+        (&["run", "--to", "file:x", "--durability", "interval:0s"], &["interval:0s", "above zero"]),
+        (
+            &["pipe", "--to", "file:x", "--engine", "memory", "--data", "d"],
+            &["no data directory", "leave out `--data`"],
+        ),
+        (&["run", "--to", "file:x", "--engine", "memory", "--data", "d"], &["no data directory"]),
+        (&["pipe", "--to", "file:x?outhaul.queue_entries=0"], &["outhaul.queue_entries", "above zero"]),
+        (&["pipe", "--to", "file:x?outhaul.failed_entries=0"], &["outhaul.failed_entries", "above zero"]),
+        (&["pipe", "--to", "file:x?outhaul.failed_full=drop"], &["hold_target, discard_oldest"]),
         (&["frobnicate"], &["frobnicate"]),
         (&[], &["Usage"]),
     ] {
@@ -67,7 +87,25 @@ fn help_and_version_go_to_standard_output() {
     let dir = tempfile::tempdir().unwrap();
     let version = outhaul(dir.path(), &["--version"]);
     assert_eq!(version.ended_with(0).stdout, format!("outhaul {}\n", env!("CARGO_PKG_VERSION")));
-    for verb in [&[][..], &["pipe"], &["run"], &["failed"], &["failed", "ls"], &["failed", "show"]] {
+    let verbs: [&[&str]; 16] = [
+        &[],
+        &["pipe"],
+        &["run"],
+        &["failed"],
+        &["failed", "ls"],
+        &["failed", "show"],
+        &["failed", "requeue"],
+        &["failed", "discard"],
+        &["failed", "export"],
+        &["queue"],
+        &["queue", "stat"],
+        &["queue", "ls"],
+        &["queue", "show"],
+        &["queue", "verify"],
+        &["queue", "repair"],
+        &["queue", "export"],
+    ];
+    for verb in verbs {
         let help = outhaul(dir.path(), &[verb, &["--help"]].concat());
         assert!(help.ended_with(0).stdout.contains("Example"), "{verb:?}");
         assert_eq!(help.stderr, "");

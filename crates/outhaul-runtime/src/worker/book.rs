@@ -194,7 +194,7 @@ impl Worker {
     ) -> Result<(), StoreError> {
         if let Err(error) = result {
             let reason = match &error {
-                AppendError::QueueFull { .. } | AppendError::TooLarge { .. } => "failed_store_full",
+                AppendError::FailedStoreFull { .. } => "failed_store_full",
                 AppendError::DiskFull(_) => "disk_full",
                 _ => "store_failed",
             };

@@ -28,9 +28,8 @@ mod state;
 mod upkeep;
 
 pub(crate) use logged::Logged;
-pub(crate) use medium::Medium;
-use medium::Record;
 pub use medium::UnreadableRecord;
+pub(crate) use medium::{Loaded, Medium, Note, Record, Slot};
 pub use options::{Discard, FailedFull, FailedOptions, FailedPage, FailedQuery, FailedStats, ListOrder};
 pub use requeue::{RequeueError, Requeued};
 use state::{Known, State, Want};
@@ -161,6 +160,10 @@ impl FailedStore {
         let (reply, answer) = oneshot::channel();
         {
             let mut tasks = lock(&self.tasks);
+            // Asked under the lock: what is begun before a close is done.
+            if self.inner.state().closed {
+                return None;
+            }
             // Those that are done are taken out; a panic was reported by its hook.
             while tasks.try_join_next().is_some() {}
             tasks.spawn(async move { drop(reply.send(work.await)) });
@@ -172,6 +175,11 @@ impl FailedStore {
     pub fn configure(&self, target: &TargetName, options: FailedOptions) {
         self.inner.state().configure(target, options);
         self.arm();
+    }
+
+    /// The bounds of one target.
+    pub fn options(&self, target: &TargetName) -> FailedOptions {
+        self.inner.state().options(target).clone()
     }
 
     /// Makes failed entries durable. Those that are there already, or were requeued, are passed over. All of the
@@ -321,11 +329,10 @@ impl Inner {
     }
 
     async fn put(self: &Arc<Self>, entries: Vec<FailedEntry>) -> Result<(), AppendError> {
-        self.writable().map_err(AppendError::Store)?;
         let mut seen = HashSet::new();
         let entries: Vec<_> = entries.into_iter().filter(|entry| seen.insert(entry.uid.clone())).collect();
-        let _claim = self.claim(entries.iter().map(|entry| entry.uid.clone()).collect()).await;
-        let (entries, wants, victims) = {
+        let claim = self.claim(entries.iter().map(|entry| entry.uid.clone()).collect()).await;
+        let (entries, wants) = {
             let mut state = self.state();
             let new = entries.into_iter().filter(|entry| state.known(&entry.uid) == Known::Nothing).collect();
             let entries = self.newest(&mut state, new);
@@ -335,16 +342,15 @@ impl Inner {
                 want.entries += 1;
                 want.bytes += size(entry);
             }
-            let victims = state.reserve(&wants)?;
-            (entries, wants, victims)
+            state.reserve(&wants)?;
+            (entries, wants)
         };
         if entries.is_empty() {
             return Ok(());
         }
-        let victim_claim = self.claimed(&victims);
         let results = self.medium.put(entries).await;
         let mut failure = None;
-        {
+        let victims: Vec<_> = {
             let mut state = self.state();
             state.give_back(&wants);
             for result in results {
@@ -353,19 +359,16 @@ impl Inner {
                     Err(error) => failure = Some(error),
                 }
             }
-            if failure.is_some() {
-                victims.iter().for_each(|record| state.insert(record.clone()));
-            }
-        }
-        if let Some(error) = failure {
-            return Err(error);
-        }
+            // The new ones may be the oldest, so they are free from here on.
+            claim.end(&mut state);
+            wants.keys().flat_map(|target| state.evict(target)).collect()
+        };
+        let _victims = self.claimed(&victims);
         // The new ones are safe, so this is no failure of theirs.
         if let Err(error) = self.remove(victims, |counters| &mut counters.discarded_oldest).await {
             tracing::warn!(%error, "the oldest failed entries could not be removed");
         }
-        drop(victim_claim);
-        Ok(())
+        failure.map_or(Ok(()), Err)
     }
 
     /// Of a batch that alone is more than the bounds allow, the part that is kept where the oldest are discarded.
@@ -419,7 +422,6 @@ impl Inner {
     }
 
     async fn discard(self: &Arc<Self>, which: Discard) -> Result<u64, StoreError> {
-        self.writable()?;
         let mut uids = self.state().chosen(which);
         uids.sort_unstable();
         uids.dedup();
@@ -437,13 +439,6 @@ impl Inner {
         }
         Ok(count)
     }
-
-    fn writable(&self) -> Result<(), StoreError> {
-        match self.read_only || self.state().closed {
-            true => Err(StoreError::Closed),
-            false => Ok(()),
-        }
-    }
 }
 
 /// Records that somebody works on; they are free again when this is dropped.
@@ -452,8 +447,19 @@ struct Claim {
     uids: Vec<Uid>,
 }
 
+impl Claim {
+    /// Lets go under a lock that is held.
+    fn end(mut self, state: &mut State) {
+        state.release(&std::mem::take(&mut self.uids));
+        self.inner.freed.notify_waiters();
+    }
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
+        if self.uids.is_empty() {
+            return;
+        }
         self.inner.state().release(&self.uids);
         self.inner.freed.notify_waiters();
     }

@@ -63,9 +63,6 @@ type Answer = Result<Requeued, RequeueError>;
 impl Inner {
     pub(super) async fn requeue(self: &Arc<Self>, uids: &[Uid]) -> Vec<Answer> {
         let mut answers: HashMap<Uid, Answer> = HashMap::new();
-        if let Err(error) = self.writable() {
-            return uids.iter().map(|_| Err(RequeueError::Store(error.clone()))).collect();
-        }
         let mut rest: Vec<Uid> = uids.to_vec();
         rest.sort_unstable();
         rest.dedup();

@@ -202,29 +202,22 @@ impl State {
         }
     }
 
-    /// Takes room for all of these, or for none. Returns the records that go in exchange, claimed and out of the
-    /// count.
-    pub(super) fn reserve(&mut self, wants: &BTreeMap<TargetName, Want>) -> Result<Vec<Record>, AppendError> {
+    /// Takes room for all of these, or for none. Where the oldest are discarded there always is room.
+    pub(super) fn reserve(&mut self, wants: &BTreeMap<TargetName, Want>) -> Result<(), AppendError> {
         for (target, want) in wants {
-            let options = self.options(target).clone();
-            let part = self.part_mut(target);
+            let options = self.options(target);
             if options.when_full == FailedFull::HoldTarget
-                && let Some(limit) = part.full(want, &options)
+                && let Some(limit) = self.part(target).unwrap_or(&Part::default()).full(want, options)
             {
                 return Err(AppendError::FailedStoreFull { target: target.clone(), limit });
             }
         }
-        let mut victims = Vec::new();
         for (target, want) in wants {
-            let options = self.options(target).clone();
             let part = self.part_mut(target);
             part.held_entries += want.entries;
             part.held_bytes += want.bytes;
-            if options.when_full == FailedFull::DiscardOldest {
-                victims.extend(self.evict(target, &options));
-            }
         }
-        Ok(victims)
+        Ok(())
     }
 
     pub(super) fn give_back(&mut self, wants: &BTreeMap<TargetName, Want>) {
@@ -235,17 +228,19 @@ impl State {
         }
     }
 
-    /// Claims the records that failed first until the rest is within the bounds.
-    pub(super) fn evict(&mut self, target: &TargetName, options: &FailedOptions) -> Vec<Record> {
+    /// Claims the records that failed first until the rest is within the bounds, where that is the policy.
+    pub(super) fn evict(&mut self, target: &TargetName) -> Vec<Record> {
         let mut victims: Vec<Record> = Vec::new();
-        let Some(part) = self.parts.get(target) else { return victims };
-        let (mut entries, mut bytes) =
-            (part.records.len() as u64 + part.held_entries, part.bytes + part.held_bytes);
-        for &(_, sequence) in &part.by_age {
+        let options = self.options(target);
+        let Some(part) = self.part(target).filter(|_| options.when_full == FailedFull::DiscardOldest) else {
+            return victims;
+        };
+        let (mut entries, mut bytes) = (part.records.len() as u64, part.bytes);
+        for (_, sequence) in &part.by_age {
             if entries <= options.entries_max && bytes <= options.bytes_max {
                 break;
             }
-            let Some(record) = part.records.get(&sequence) else { continue };
+            let Some(record) = part.records.get(sequence) else { continue };
             if self.busy.contains(&record.uid) {
                 continue;
             }
@@ -393,5 +388,27 @@ impl State {
 impl FailedQuery {
     fn takes(&self, record: &Record) -> bool {
         self.failed_before.is_none_or(|before| record.failed_ms < unix_millis(before))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_requeues_are_remembered_as_are_promised() {
+        let mut state = State::default();
+        let target = TargetName::new("a").unwrap();
+        let uid = |sequence| Uid { queue: target.clone(), sequence };
+        let slot = |sequence: u64| Some(Slot { target: target.clone(), key: sequence.into() });
+        // One that is not finished is never forgotten.
+        state.note(&uid(1), Some((None, slot(1))));
+        for sequence in 2..=NOTES_MAX as u64 + 2 {
+            state.note(&uid(sequence), Some((Some(sequence + 50_000), slot(sequence))));
+        }
+        assert_eq!(state.trim_notes(&target), [slot(2).unwrap(), slot(3).unwrap()]);
+        assert_eq!(state.known(&uid(1)), Known::Unfinished);
+        assert_eq!((state.known(&uid(2)), state.known(&uid(4))), (Known::Nothing, Known::RequeuedAs(50_004)));
+        assert_eq!(state.trim_notes(&target), []);
     }
 }

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::options::FailedFull;
 use super::{FailedStore, Inner, lock, unix_millis};
 use crate::error::StoreError;
 
@@ -69,22 +68,17 @@ impl Inner {
     }
 
     pub(super) async fn upkeep(self: &Arc<Self>, now: SystemTime) -> Result<u64, StoreError> {
-        self.writable()?;
         let targets = self.state().targets();
         let mut count = 0;
         for target in targets {
             let (expired, excess) = {
                 let mut state = self.state();
-                let options = state.options(&target).clone();
-                let expired = match options.expire_after.and_then(|after| now.checked_sub(after)) {
+                let expire_after = state.options(&target).expire_after;
+                let expired = match expire_after.and_then(|after| now.checked_sub(after)) {
                     Some(until) => state.expire(&target, unix_millis(until)),
                     None => Vec::new(),
                 };
-                let excess = match options.when_full {
-                    FailedFull::DiscardOldest => state.evict(&target, &options),
-                    FailedFull::HoldTarget => Vec::new(),
-                };
-                (expired, excess)
+                (expired, state.evict(&target))
             };
             let _claims = (self.claimed(&expired), self.claimed(&excess));
             if !expired.is_empty() || !excess.is_empty() {

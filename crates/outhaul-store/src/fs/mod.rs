@@ -24,6 +24,8 @@ pub trait FileSystem: Send + Sync + fmt::Debug + 'static {
     fn open(&self, path: &Path, write: bool) -> io::Result<Arc<dyn File>>;
     /// The entries of a directory, in no order.
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>>;
+    /// What is at a path; a link is told of as itself.
+    fn stat(&self, path: &Path) -> io::Result<Stat>;
     /// Renames a file over whatever is there.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
@@ -85,6 +87,17 @@ pub struct DirEntry {
     pub name: String,
     /// Whether it is a regular file.
     pub is_file: bool,
+}
+
+/// What a name in a directory stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// Whether it is a regular file.
+    pub is_file: bool,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// When its content last changed.
+    pub modified: std::time::SystemTime,
 }
 
 /// What matters of a file system's kind.

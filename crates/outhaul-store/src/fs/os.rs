@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{DirEntry, File, FileSystem, FsKind, Lock, Space};
+use super::{DirEntry, File, FileSystem, FsKind, Lock, Space, Stat};
 
 /// The real disk.
 #[derive(Debug, Clone, Copy, Default)]
@@ -44,6 +44,11 @@ impl FileSystem for OsFileSystem {
             Ok(DirEntry { name, is_file: entry.file_type()?.is_file() })
         };
         fs::read_dir(dir)?.map(|found| found.and_then(entry)).collect()
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        let found = fs::symlink_metadata(path)?;
+        Ok(Stat { is_file: found.is_file(), bytes: found.len(), modified: found.modified()? })
     }
 
     #[expect(clippy::disallowed_methods, reason = "this is the one place; callers sync the directory")]

@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{DirEntry, File, FileSystem, Lock, Space};
+use super::{DirEntry, File, FileSystem, Lock, Space, Stat};
 
 const BLOCK: usize = 512;
 
@@ -429,6 +429,21 @@ impl FileSystem for SimFileSystem {
             DirEntry { name, is_file }
         };
         Ok(inside.map(entry).collect())
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        let mut disk = self.lock();
+        disk.call()?;
+        // Files are as old as the order in which they were created.
+        let at = |seconds| std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+        match disk.names.get(path) {
+            Some(id) => {
+                let bytes = disk.files[id].live.len() as u64;
+                Ok(Stat { is_file: true, bytes, modified: at(*id) })
+            }
+            None if disk.dirs.contains(path) => Ok(Stat { is_file: false, bytes: 0, modified: at(0) }),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

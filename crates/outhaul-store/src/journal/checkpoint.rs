@@ -113,7 +113,10 @@ impl Checkpoint {
             let note = Bytes::copy_from_slice(reader.bytes()?);
             checkpoint.input = Some(InputState { note, admitted: read_runs(&mut reader)? });
         }
-        Ok(checkpoint)
+        match reader.is_at_end() {
+            true => Ok(checkpoint),
+            false => Err(DecodeError::Impossible(reader.position())),
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::format::{BATCH_HEADER, BatchHeader, FORMAT, SEGMENT_HEADER, SegmentHeader};
+use super::format::{BATCH_HEADER, BatchHeader, SEGMENT_HEADER, SegmentHeader};
 use super::recover::{Found, Recovery};
 use super::segment::Segment;
 use super::survey::Bad;
@@ -40,7 +40,7 @@ impl Recovery<'_> {
         let file = Segment::file_name(number);
         let quarantined = self.quarantine(&file, &*found.file, &bad)?;
         if quarantined.is_some() {
-            let header = SegmentHeader { format: FORMAT, merged, number, salt, base, first_sequence };
+            let header = SegmentHeader { format: found.format, merged, number, salt, base, first_sequence };
             self.write(found, &header.encode(), 0)?;
         }
         let reason = bad.reason.to_owned();

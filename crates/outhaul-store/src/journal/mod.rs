@@ -63,7 +63,7 @@ mod upkeep;
 
 use commit::Core;
 use format::EventRecord;
-pub(crate) use format::{FORMAT, to_millis};
+pub(crate) use format::{FORMAT, from_millis, to_millis};
 pub use progress::OpenWatch;
 use recover::{Recovered, Recovery};
 use segment::Segment;
@@ -280,7 +280,12 @@ impl Journal {
             shared.start()?;
             shared.work_off();
         }
-        Ok(Self { shared, thread: Mutex::new(None), started: AtomicBool::new(false) })
+        let journal = Self { shared, thread: Mutex::new(None), started: AtomicBool::new(false) };
+        if matches!(journal.shared.options.durability, Durability::Interval(_)) && !read_only {
+            // Somebody has to keep the time.
+            journal.commit_thread();
+        }
+        Ok(journal)
     }
 
     /// Reads every record of the journal in a directory at rest and verifies every checksum; changes nothing. What is

@@ -26,7 +26,7 @@ use outhaul_event::{DecodeError, TargetName};
 use super::checkpoint::{Checkpoint, InputState, Listed};
 use super::commit::RESERVE;
 use super::footer::{Footer, Row};
-use super::format::{self, FLAG_CLEAN, FORMAT, Kind, SEGMENT_HEADER, SegmentHeader};
+use super::format::{self, FLAG_CLEAN, FORMAT, FORMAT_MIN, Kind, SEGMENT_HEADER, SegmentHeader};
 use super::progress::OpenWatch;
 use super::scan::{Scanner, Step};
 use super::segment::Segment;
@@ -71,7 +71,7 @@ pub(super) struct Found {
     pub(super) segment: Segment,
     pub(super) file: Arc<dyn File>,
     pub(super) length: u64,
-    format: u32,
+    pub(super) format: u32,
     footer: Option<Footer>,
     survey: Option<Survey>,
     replaces: Vec<u64>,
@@ -207,13 +207,15 @@ impl Recovery<'_> {
             }
             return Ok(identity);
         }
-        if let Some((batch, checkpoint)) = read_checkpoint(&**file, None, SEGMENT_HEADER, length, FORMAT)?
-            && checkpoint.number == number
-        {
-            let (salt, base) = (batch.salt, checkpoint.base);
-            let first_sequence = checkpoint.next_sequence;
-            let segment = Segment { number, salt, base, first_sequence, ..Segment::default() };
-            return Ok(known(segment, FORMAT, true));
+        for format in (FORMAT_MIN..=FORMAT).rev() {
+            if let Some((batch, checkpoint)) = read_checkpoint(&**file, None, SEGMENT_HEADER, length, format)?
+                && checkpoint.number == number
+            {
+                let (salt, base) = (batch.salt, checkpoint.base);
+                let first_sequence = checkpoint.next_sequence;
+                let segment = Segment { number, salt, base, first_sequence, ..Segment::default() };
+                return Ok(known(segment, format, true));
+            }
         }
         if let Some((salt, note)) = merged_note(&**file, None, length)?
             && note.number == number

@@ -521,6 +521,17 @@ impl Queue {
         self.bytes += bytes;
     }
 
+    /// Counts an entry, discarded just now, as one that somebody else removed.
+    pub(crate) fn vanished(&mut self) {
+        self.counters.vanished += 1;
+    }
+
+    /// Takes back entries that recovery counted and that were never there.
+    pub(crate) fn miscounted(&mut self, entries: u64) {
+        self.counters.recovered -= entries;
+        self.waiting -= entries;
+    }
+
     /// Whether an entry still waits.
     pub(crate) fn wants(&self, sequence: u64) -> bool {
         !self.settled.contains(sequence)

@@ -318,6 +318,9 @@ impl FileSystem for Odd {
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         self.disk.list(dir)
     }
+    fn stat(&self, path: &Path) -> io::Result<outhaul_store::Stat> {
+        self.disk.stat(path)
+    }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.disk.rename(from, to)
     }

@@ -156,7 +156,7 @@ mod counting {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use outhaul_store::{DirEntry, File, FileSystem, Lock, OsFileSystem, Space};
+    use outhaul_store::{DirEntry, File, FileSystem, Lock, OsFileSystem, Space, Stat};
 
     #[derive(Debug)]
     pub(super) struct Counting {
@@ -188,6 +188,9 @@ mod counting {
         }
         fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
             self.os.list(dir)
+        }
+        fn stat(&self, path: &Path) -> io::Result<Stat> {
+            self.os.stat(path)
         }
         fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
             self.os.rename(from, to)

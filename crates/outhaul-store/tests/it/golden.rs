@@ -106,8 +106,10 @@ fn copy(from: &Path, to: &Path) {
 #[tokio::test]
 async fn golden_directories_of_every_version_are_read() {
     let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    // Those of other products are read by the tests of the import.
+    let ours = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with('v');
     let versions: Vec<_> =
-        std::fs::read_dir(golden).unwrap().map(|version| version.unwrap().path()).collect();
+        std::fs::read_dir(golden).unwrap().map(|version| version.unwrap().path()).filter(ours).collect();
     assert!(!versions.is_empty());
     for version in versions {
         let dir = tempfile::tempdir().unwrap();

@@ -2,12 +2,15 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failed expectation ends a test")]
 
+mod counting;
 mod exhaustive;
+mod failed;
 mod faults;
 #[cfg(target_os = "linux")]
 mod flushes;
 mod fuzz;
 mod golden;
+mod import;
 mod journal;
 mod kv;
 mod merging;
@@ -15,5 +18,8 @@ mod model;
 mod modes;
 mod segments;
 mod sim;
+mod spool;
+mod spool_failed;
+mod spool_sim;
 mod store;
 mod support;

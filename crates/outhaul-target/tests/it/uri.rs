@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use outhaul_target::{Format, OPTION_KEYS, OnExhausted, OnReject, TargetOptions, TargetUri, WhenFull};
+use outhaul_target::{
+    FailedFull, Format, OPTION_KEYS, OnExhausted, OnReject, TargetOptions, TargetUri, WhenFull,
+};
 use proptest::prelude::*;
 
 #[test]
@@ -27,7 +29,8 @@ fn the_url_stays_byte_for_byte_without_the_options() {
 fn every_common_option_is_read() {
     let query = "format=s3 timeout=1m connect_timeout=250ms in_flight=2 batch=3 backoff=2s backoff_max=1h \
                  trial_backoff=1s trial_backoff_max=2m attempts_max=9 age_max=3d on_exhausted=fail \
-                 on_reject=stop_pid when_full=overflow queue_bytes=10GiB queue_entries=5";
+                 on_reject=stop_pid when_full=overflow queue_bytes=10GiB queue_entries=5 \
+                 failed_entries=6 failed_bytes=7 failed_full=hold_target failed_expire_after=8s";
     let pairs: Vec<String> = query.split_whitespace().map(|pair| format!("outhaul.{pair}")).collect();
     assert_eq!(pairs.len(), OPTION_KEYS.len());
     let uri = TargetUri::parse(&format!("http://h?{}", pairs.join("&"))).unwrap();
@@ -48,6 +51,10 @@ fn every_common_option_is_read() {
         when_full: WhenFull::Overflow,
         queue_bytes: Some((10 << 30).try_into().unwrap()),
         queue_entries: 5.try_into().unwrap(),
+        failed_entries: Some(6.try_into().unwrap()),
+        failed_bytes: Some(7.try_into().unwrap()),
+        failed_full: Some(FailedFull::HoldTarget),
+        failed_expire_after: Some(Duration::from_secs(8)),
     };
     assert_eq!(*uri.options(), expected);
     assert_eq!(uri.url(), "http://h");
@@ -71,6 +78,13 @@ fn what_is_not_valid_is_an_error_that_says_what_is() {
         ("on_exhausted=fail", "attempts_max"),
         ("on_reject=stop", "continue, stop_pid"),
         ("when_full=block", "refuse, shed, overflow"),
+        ("queue_entries=0", "whole number above zero"),
+        ("queue_bytes=0", "above zero"),
+        ("failed_entries=0", "whole number above zero"),
+        ("failed_bytes=0KiB", "above zero"),
+        ("failed_full=drop", "hold_target, discard_oldest"),
+        ("failed_expire_after=0h", "above zero"),
+        ("failed_expire_after=3", "ms, s, m, h or d"),
         ("backoff=10m", "outhaul.backoff_max"),
         ("trial_backoff=2m", "outhaul.trial_backoff_max"),
         ("connect_timeout=31s", "outhaul.timeout"),
@@ -88,6 +102,18 @@ fn what_is_not_valid_is_an_error_that_says_what_is() {
     for text in ["", "no-scheme", "/abs/path", "1a:b", ":x", "http://h/\n"] {
         assert!(TargetUri::parse(text).is_err(), "{text:?}");
     }
+}
+
+#[test]
+fn the_bounds_of_the_failed_store_are_options() {
+    let bounds = "outhaul.failed_entries=10&outhaul.failed_bytes=1MiB&outhaul.failed_full=discard_oldest";
+    let uri = TargetUri::parse(&format!("http://h/?{bounds}&outhaul.failed_expire_after=72h")).unwrap();
+    let options = uri.options();
+    assert_eq!(options.failed_entries.map(|n| n.get()), Some(10));
+    assert_eq!(options.failed_bytes.map(|n| n.get()), Some(1 << 20));
+    assert_eq!(options.failed_full, Some(FailedFull::DiscardOldest));
+    assert_eq!(options.failed_expire_after, Some(Duration::from_secs(72 * 3600)));
+    assert_eq!(uri.url(), "http://h/");
 }
 
 #[test]

@@ -84,20 +84,42 @@ impl Session {
         let failed = outhaul.failed().count(None);
         if failed > 0 {
             let events = counted(failed, "event is", "events are");
-            console.say(format_args!("{events} in the failed store; to see why:"));
-            console.say(format_args!("outhaul failed ls --data {copied}"));
+            match data.is_in_memory() {
+                true => {
+                    console.say(format_args!("{events} in the failed store, which was in memory, and gone"))
+                }
+                false => {
+                    console.say(format_args!("{events} in the failed store; to see why:"));
+                    console.say(format_args!("outhaul failed ls --data {copied}"));
+                }
+            }
             exit = exit.and(Exit::Attention);
         }
         if !self.input_ended && matches!(exit, Exit::Interrupted | Exit::Left) {
             console.say("the input was not read to its end: with the same input and `--data` it goes on");
         }
-        exit = exit.and(self.name_waiting(&copied, to));
+        exit = exit.and(match data.is_in_memory() {
+            true => self.name_lost(),
+            false => self.name_waiting(&copied, to),
+        });
         if failed == 0 && self.summary.waiting == 0 && !damaged {
             data.remove_if_new(console);
         } else if data.is_new() {
             console.say(format_args!("the data directory is kept: {shown}"));
         }
         exit
+    }
+
+    /// What waits in memory is gone with the process.
+    fn name_lost(&self) -> Exit {
+        if self.summary.waiting == 0 {
+            return Exit::Done;
+        }
+        let targets = self.watch.outhaul.targets();
+        self.watch
+            .console
+            .say(format_args!("not delivered, and gone with the memory: {}", describe(&targets)));
+        Exit::Left
     }
 
     fn name_waiting(&self, data: &str, to: &[To]) -> Exit {
