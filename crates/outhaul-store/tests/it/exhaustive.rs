@@ -256,7 +256,7 @@ fn search(number: usize, seed: u64) -> usize {
                 || format!("{name}, seed {seed}, call {call}, step {step} {:?}, state {state}", steps[step]);
             let recovery = recover(image, size, &now, &context);
             // Every image has a first recovery; some of those are cut behind each of their calls, twice in a row.
-            if random.usize(..10) > 0 {
+            if random.usize(..3) > 0 {
                 continue;
             }
             for (_, second) in recovery {
@@ -284,7 +284,7 @@ fn sim_every_state_that_a_power_cut_can_leave_of_a_small_workload_is_recovered()
         // What is drawn differs from round to round.
         let states: usize = (0..scale()).map(|round| search(number, seed.wrapping_add(round))).sum();
         println!("{name}: {states} states");
-        assert!(states > 100, "{name}: {states} states are not every one");
+        assert!(states > 50, "{name}: {states} states are not every one");
     }
 }
 

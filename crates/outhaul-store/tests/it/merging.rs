@@ -202,7 +202,7 @@ impl FileSystem for Stubborn {
 #[test]
 fn a_finished_segment_that_cannot_be_removed_hides_nothing_of_what_was_merged_around_it() {
     let disk = SimFileSystem::default();
-    let stays = Path::new(crate::support::DIR).join("00000000000000000003.seg");
+    let stays = Path::new(crate::support::DIR).join("00000000000000000002.seg");
     let log =
         open(Arc::new(Stubborn { disk: disk.clone(), stays: stays.clone() }), options(SEGMENT)).unwrap();
     attach(&log, &["a", "stuck"]);
