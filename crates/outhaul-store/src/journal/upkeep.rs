@@ -69,7 +69,8 @@ impl Shared {
 
     /// Without a thread, the work is done by whoever made it, once the disk is free.
     pub(super) fn work_off(&self) {
-        if self.options.upkeep == Upkeep::Inline {
+        // A chore may lead a round, which ends here as well: what that leaves is for the loop that is at work.
+        if self.options.upkeep == Upkeep::Inline && !std::mem::replace(&mut lock(&self.chores).busy, true) {
             while let Some(chore) = self.next_chore() {
                 self.do_chore(chore);
             }
@@ -77,7 +78,10 @@ impl Shared {
     }
 
     fn next_chore(&self) -> Option<Chore> {
-        lock(&self.chores).list.pop_front()
+        let mut chores = lock(&self.chores);
+        let next = chores.list.pop_front();
+        chores.busy = next.is_some();
+        next
     }
 
     /// Starts the thread at the first chore.

@@ -8,7 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use outhaul_store::{
     AppendError, DirEntry, File, FileSystem, Journal, Lock, Log, Outcome, RetryState, Shards, SimDisk,
-    SimFileSystem, Space, StoreError,
+    SimFileSystem, Space, Stat, StoreError,
 };
 
 use crate::segments::{append, files, on, settle_all};
@@ -177,6 +177,9 @@ impl FileSystem for Stubborn {
     }
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         self.disk.list(dir)
+    }
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        self.disk.stat(path)
     }
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         if from == self.stays {
