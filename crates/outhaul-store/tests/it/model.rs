@@ -96,6 +96,8 @@ struct Waits {
 struct ModelQueue {
     attached: Option<(u64, WhenFull)>,
     waits: Vec<Waits>,
+    /// Something was in it: its name is durable.
+    used: bool,
 }
 
 /// What a log and a failed store are, without a disk.
@@ -137,6 +139,12 @@ impl Model {
         let name = QUEUES[queue];
         let length = self.queues.get(name)?.waits.len();
         (length > 0).then(|| (name, nth % length))
+    }
+
+    fn push(&mut self, queue: &str, waits: Waits) {
+        let queue = self.queues.get_mut(queue).unwrap();
+        queue.waits.push(waits);
+        queue.used = true;
     }
 
     fn failed(&self, nth: usize) -> Option<Uid> {
@@ -257,7 +265,7 @@ impl Pair {
                     self.model.last = receipt.sequence;
                     let waits = Waits { sequence: receipt.sequence, id, attempts: 0, requeue_of: None };
                     for queue in granted {
-                        self.model.queues.get_mut(queue).unwrap().waits.push(waits);
+                        self.model.push(queue, waits);
                     }
                 }
                 (_, result) => panic!("{names:?}: {result:?}"),
@@ -327,7 +335,7 @@ impl Pair {
         self.model.last = sequence;
         let id = self.model.failed.remove(&(queue, uid.sequence)).unwrap();
         let waits = Waits { sequence, id, attempts: 0, requeue_of: Some(uid.sequence) };
-        self.model.queues.get_mut(queue).unwrap().waits.push(waits);
+        self.model.push(queue, waits);
         self.model.requeued.insert((queue, uid.sequence), sequence);
     }
 
@@ -351,6 +359,9 @@ impl Pair {
             }
         }
         assert_eq!(self.store.log().report().damage, []);
+        // The name of a queue in which nothing ever was may be gone.
+        let known: Vec<_> = self.store.log().stats().into_iter().map(|stats| stats.name).collect();
+        self.model.queues.retain(|queue, model| model.used || known.contains(&name(queue)));
     }
 
     async fn check(&self) {
