@@ -359,6 +359,11 @@ impl Pair {
             }
         }
         assert_eq!(self.store.log().report().damage, []);
+        // A file of a spool has no place for attempts.
+        if self.engine == Engine::Spool {
+            let waits = self.model.queues.values_mut().flat_map(|queue| &mut queue.waits);
+            waits.for_each(|waits| waits.attempts = 0);
+        }
         // The name of a queue in which nothing ever was may be gone.
         let known: Vec<_> = self.store.log().stats().into_iter().map(|stats| stats.name).collect();
         self.model.queues.retain(|queue, model| model.used || known.contains(&name(queue)));
