@@ -359,14 +359,25 @@ impl Pair {
             }
         }
         assert_eq!(self.store.log().report().damage, []);
-        // A file of a spool has no place for attempts.
-        if self.engine == Engine::Spool {
-            let waits = self.model.queues.values_mut().flat_map(|queue| &mut queue.waits);
-            waits.for_each(|waits| waits.attempts = 0);
-        }
         // The name of a queue in which nothing ever was may be gone.
         let known: Vec<_> = self.store.log().stats().into_iter().map(|stats| stats.name).collect();
         self.model.queues.retain(|queue, model| model.used || known.contains(&name(queue)));
+        if self.engine == Engine::Spool {
+            self.take_attempts().await;
+        }
+    }
+
+    /// A file of a spool has no place for attempts: they are noted beside it, and the note may be old.
+    async fn take_attempts(&mut self) {
+        let queues: Vec<_> =
+            self.model.queues.iter().map(|(queue, model)| (*queue, model.waits.len())).collect();
+        for (queue, nth) in queues.into_iter().flat_map(|(queue, all)| (0..all).map(move |nth| (queue, nth)))
+        {
+            let found = self.entry(queue, nth).await.retry.map_or(0, |retry| retry.attempts);
+            let waits = &mut self.model.queues.get_mut(queue).unwrap().waits[nth];
+            assert!(found <= 9, "{found} attempts");
+            waits.attempts = found;
+        }
     }
 
     async fn check(&self) {
