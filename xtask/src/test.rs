@@ -41,7 +41,18 @@ fn all(root: &Path) -> Result<()> {
             cmd::run(&mut cmd::cargo(root, &words))
         })?;
     }
+    step("test model", || cmd::run(&mut model(root, &metadata)))?;
     step("test all", || cmd::run(gate(root).env("OUTHAUL_TEST_SCALE", SLOW_SCALE)))
+}
+
+/// The store's commit round under a model of threads. Its flag changes every crate, so it has a directory of its own.
+fn model(root: &Path, metadata: &Metadata) -> Command {
+    let words =
+        ["test", "-p", "outhaul-store", "--features", "testkit", "--locked", "--lib", "journal::model"];
+    let mut command = cmd::cargo(root, &words);
+    command.env("RUSTFLAGS", "--cfg outhaul_model").env("OUTHAUL_TEST_SCALE", SLOW_SCALE);
+    command.env("CARGO_TARGET_DIR", metadata.target_directory.join("model"));
+    command
 }
 
 /// One cargo command line for each crate alone, for the facade with nothing, and for each of its features alone.

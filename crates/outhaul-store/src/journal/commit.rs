@@ -11,8 +11,8 @@ use outhaul_event::wire::put_varint;
 use super::checkpoint::InputState;
 use super::format::{BatchBuilder, FLAG_CLEAN, Kind, Mark, put_queue, put_retry, put_runs, put_sequences};
 use super::segment::Segment;
-use super::turn::{AppendReply, Call, Encoded, UnitReply};
-use super::{Shared, lock};
+use super::turn::{AppendReply, Call, Encoded, Inner, UnitReply};
+use super::{Shared, lock, sync};
 use crate::error::{AppendError, StoreError, is_full};
 use crate::fs::File;
 use crate::log::{Admission, Durability, Receipt};
@@ -123,9 +123,8 @@ impl Core {
 impl Shared {
     /// Writes whatever waits. `idle`: nothing came for a while, so a batch may say that all is durable.
     pub(super) fn round(&self, core: &mut Core, idle: bool) {
-        let began = Instant::now();
-        let sync = self.must_sync(idle, began);
-        let (mut taken, calls) = self.take(core, sync);
+        let began = sync::now();
+        let (mut taken, calls, sync) = self.take(core, idle, began);
         if self.writable().is_err() || core.closed {
             let error = self.writable().err().unwrap_or(StoreError::Closed);
             refuse(taken, calls, &error);
@@ -183,8 +182,7 @@ impl Shared {
         }
     }
 
-    fn must_sync(&self, idle: bool, now: Instant) -> bool {
-        let inner = lock(&self.inner);
+    fn must_sync(&self, inner: &Inner, idle: bool, now: Instant) -> bool {
         let asked = idle || inner.closing || !inner.flushes.is_empty() || !inner.input_calls.is_empty();
         match self.options.durability {
             Durability::Synced => true,
@@ -200,9 +198,11 @@ impl Shared {
         lock(&self.inner).failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Takes what waits, and the segments that may go once this round is durable.
-    fn take(&self, core: &Core, sync: bool) -> (Taken, Vec<Call>) {
+    /// Takes what waits, and the segments that may go once this round is durable; and whether it is to be synced: a
+    /// flush that is taken is.
+    fn take(&self, core: &Core, idle: bool, now: Instant) -> (Taken, Vec<Call>, bool) {
         let mut inner = lock(&self.inner);
+        let sync = self.must_sync(&inner, idle, now);
         let calls = inner.take_calls();
         let mut taken = Taken { inputs: inner.take_inputs(), ..Taken::default() };
         // A flush covers the settlements before it; those are all taken in this round.
@@ -222,7 +222,7 @@ impl Shared {
         for (id, queue) in queues.iter_mut().filter(|(_, queue)| queue.unwritten.any()) {
             taken.unwritten.push((id, std::mem::take(&mut queue.unwritten)));
         }
-        (taken, calls)
+        (taken, calls, sync)
     }
 
     /// Records that are no events, in front of them: an event's queue is known before it.
@@ -464,7 +464,7 @@ impl Shared {
                 each.going = false;
             }
         }
-        let now = Instant::now();
+        let now = sync::now();
         inner.unwritten_since.get_or_insert(now);
         inner.not_before = Some(now + FULL_BACKOFF);
         drop(inner);

@@ -15,7 +15,7 @@ use super::format::{BatchBuilder, FORMAT, Kind, Mark, SegmentHeader};
 use super::recover::SPARE;
 use super::segment::{Index, Segment};
 use super::upkeep::Chore;
-use super::{Shared, lock};
+use super::{Shared, lock, sync};
 use crate::error::StoreError;
 use crate::fs::FsKind;
 
@@ -335,7 +335,7 @@ impl Shared {
             drop(preparing);
             if self.spare_wanted.load(Ordering::Acquire) {
                 // The lock is about to be asked for; it is not taken again at once.
-                std::thread::yield_now();
+                sync::yield_now();
             }
         }
     }

@@ -98,7 +98,9 @@ impl FooterBuilder {
     /// A batch begins; `first_sequence` is the one in its header.
     pub(crate) fn batch(&mut self, first_sequence: u64, offset: u64) {
         let index = &mut self.footer.index;
-        if index.last().is_none_or(|&(_, last)| offset >= last + INDEX_STEP) {
+        // Sequences grow with the offset, or the file makes no sense.
+        if index.last().is_none_or(|&(before, last)| offset >= last + INDEX_STEP && first_sequence >= before)
+        {
             index.push((first_sequence, offset));
         }
     }
@@ -307,6 +309,9 @@ impl Footer {
 
     /// The rows; None if they do not verify.
     pub(crate) fn rows(&self, file: &dyn File) -> io::Result<Option<Vec<Row>>> {
+        if self.rows_offset.saturating_add(self.rows_length.into()) > file.len()? {
+            return Ok(None);
+        }
         let mut bytes = vec![0; self.rows_length as usize];
         let read = file.read_at(&mut bytes, self.rows_offset)?;
         if read < bytes.len() || crc32c::crc32c(&bytes) != self.rows_crc {

@@ -389,7 +389,9 @@ pub(crate) struct Mark {
 /// The bodies of a batch that is compressed; None if they are damaged. `batch` starts at the batch.
 pub(crate) fn decompress(header: &BatchHeader, batch: &[u8]) -> Option<Vec<u8>> {
     let (head, packed) = batch.split_at_checked(BATCH_HEADER + header.meta_length as usize)?;
-    let length = snap::raw::decompress_len(packed).ok().filter(|&length| length <= PART_MAX as usize)?;
+    // Three bytes say at most 64: whatever claims much more is no block, and nothing is allocated for it.
+    let most = packed.len().saturating_mul(32).min(PART_MAX as usize);
+    let length = snap::raw::decompress_len(packed).ok().filter(|&length| length <= most)?;
     let mut plain = head.to_vec();
     plain.resize(head.len() + length, 0);
     snap::raw::Decoder::new().decompress(packed, &mut plain[head.len()..]).ok()?;

@@ -22,9 +22,8 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -45,15 +44,20 @@ mod commit;
 mod files;
 mod footer;
 mod format;
+#[cfg(feature = "testkit")]
+pub mod fuzzing;
 mod heal;
 mod mend;
 mod merge;
+#[cfg(all(test, outhaul_model, feature = "testkit"))]
+mod model;
 mod progress;
 mod read;
 mod recover;
 mod scan;
 mod segment;
 mod survey;
+mod sync;
 mod turn;
 mod upkeep;
 
@@ -63,6 +67,7 @@ pub(crate) use format::{FORMAT, from_millis, to_millis};
 pub use progress::OpenWatch;
 use recover::{Recovered, Recovery};
 use segment::Segment;
+use sync::{Condvar, JoinHandle, Mutex, MutexGuard};
 use turn::{Call, Encoded, Inner, Reply};
 use upkeep::Chores;
 
@@ -365,7 +370,7 @@ impl Journal {
         let mut thread = lock(&self.thread);
         if thread.is_none() && !lock(&self.shared.inner).closing {
             let shared = Arc::clone(&self.shared);
-            let builder = std::thread::Builder::new().name("outhaul-commit".to_owned());
+            let builder = sync::Builder::new().name("outhaul-commit".to_owned());
             match builder.spawn(move || shared.commit_loop()) {
                 Ok(handle) => {
                     *thread = Some(handle);
@@ -610,7 +615,7 @@ impl Shared {
         inner.alive()?;
         let (id, discarded) = self.queues.lock().remove(name)?;
         inner.segments.iter_mut().for_each(|segment| segment.forget(id));
-        inner.unwritten_since.get_or_insert_with(Instant::now);
+        inner.unwritten_since.get_or_insert_with(sync::now);
         Ok(discarded)
     }
 
@@ -631,7 +636,7 @@ impl Shared {
         }
         drop(queues);
         if inner.unwritten_since.is_none() {
-            inner.unwritten_since = Some(Instant::now());
+            inner.unwritten_since = Some(sync::now());
             self.wake.notify_all();
         }
         Ok(())

@@ -63,8 +63,9 @@ impl Shared {
             let from = low.max(wanted.out.next + 1);
             let segment = {
                 let inner = lock(&self.inner);
-                let after = inner.segments.partition_point(|segment| segment.end_sequence <= from);
-                inner.segments[after..].iter().find(|segment| segment.waits_for(id)).cloned()
+                // No binary search: a merged segment may span a finished one that is not gone yet.
+                let ahead = |segment: &&Segment| segment.end_sequence > from && segment.waits_for(id);
+                inner.segments.iter().find(ahead).cloned()
             };
             let Some(segment) = segment else { return Ok(wanted.out) };
             match self.read_segment(&mut wanted, &segment, from)? {

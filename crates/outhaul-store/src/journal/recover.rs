@@ -114,9 +114,7 @@ impl Recovery<'_> {
                 Some(number) => numbers.push(number),
                 None if entry.name == RESERVE => {}
                 None if entry.is_file && entry.name.ends_with(SPARE) => {
-                    let path = self.dir.join(&entry.name);
-                    let length = self.fs.open(&path, false).and_then(|file| file.len());
-                    out.spares.push((entry.name, length.map_err(StoreError::io("open", &path))?));
+                    out.spares.push((entry.name, 0));
                 }
                 None if entry.is_file && entry.name.ends_with(UNFINISHED) => {
                     if !self.read_only {
@@ -151,7 +149,27 @@ impl Recovery<'_> {
                 Identity::Unknown => self.set_aside(number, &*file, length, &mut out.report)?,
             }
         }
+        self.drop_twins(&found, &mut out.spares)?;
         Ok(found)
+    }
+
+    /// A power cut during a rename may leave a file under both names. One that is a segment is not to be used as a
+    /// spare.
+    fn drop_twins(&self, found: &[Found], spares: &mut Vec<(String, u64)>) -> Result<(), StoreError> {
+        for (name, _) in std::mem::take(spares) {
+            let path = self.dir.join(&name);
+            let file = self.fs.open(&path, false).map_err(StoreError::io("open", &path))?;
+            let mut head = [0; SEGMENT_HEADER as usize];
+            let read = file.read_at(&mut head, 0).map_err(StoreError::io("read", &path))?;
+            let header = SegmentHeader::decode(&head[..read]);
+            let twin = header.is_some_and(|header| found.iter().any(|each| each.segment.salt == header.salt));
+            if !twin {
+                spares.push((name, file.len().map_err(StoreError::io("read", &path))?));
+            } else if !self.read_only {
+                self.fs.remove(&path).map_err(StoreError::io("remove", &path))?;
+            }
+        }
+        Ok(())
     }
 
     fn identify_one(&self, number: u64, file: &Arc<dyn File>, length: u64) -> io::Result<Identity> {

@@ -140,7 +140,7 @@ pub(super) fn survey(
                     Ok(records) => {
                         for record in &records {
                             if record.kind.is_entry() {
-                                end_sequence = end_sequence.max(record.sequence + 1);
+                                end_sequence = end_sequence.max(record.sequence.saturating_add(1));
                             }
                             take(record, offset, scanner.batch(), &mut builder, &mut out);
                         }

@@ -12,8 +12,7 @@
 //! without it double up to a bound, so callers that do not come back at once pay next to nothing.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::Thread;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -21,6 +20,7 @@ use tokio::sync::oneshot;
 
 use super::checkpoint::InputState;
 use super::segment::Segment;
+use super::sync::{self, Mutex, Thread};
 use super::{Shared, lock};
 use crate::error::{AppendError, StoreError};
 use crate::log::{Admission, Durability, Receipt};
@@ -141,7 +141,7 @@ impl<T> Reply<T> {
     }
 
     pub(super) fn thread() -> (Self, Arc<Slot<T>>) {
-        let slot = Slot { answer: Mutex::new(Answer::Waiting), thread: std::thread::current() };
+        let slot = Slot { answer: Mutex::new(Answer::Waiting), thread: sync::current() };
         let slot = Arc::new(slot);
         (Self(Some(To::Thread(Arc::clone(&slot)))), slot)
     }
@@ -279,7 +279,7 @@ impl Inner {
             return;
         }
         gather.wanted = answered + waiting;
-        gather.until = Some(Instant::now() + gather.mean / 2);
+        gather.until = Some(sync::now() + gather.mean / 2);
     }
 }
 
@@ -325,8 +325,7 @@ impl Shared {
 
     /// Wakes the commit thread for a task, if nobody else sees to it. A synchronous caller looks after itself.
     fn pushed(&self, inner: &Inner, task: bool) {
-        if task && !inner.turn.leading && (!inner.turn.watched || matches!(inner.due(Instant::now), Due::Now))
-        {
+        if task && !inner.turn.leading && (!inner.turn.watched || matches!(inner.due(sync::now), Due::Now)) {
             self.wake.notify_all();
         }
     }
@@ -339,7 +338,7 @@ impl Shared {
                 return answer;
             }
             if !inner.turn.leading {
-                match inner.due(Instant::now) {
+                match inner.due(sync::now) {
                     Due::Now => {
                         inner.turn.leading = true;
                         drop(inner);
@@ -349,7 +348,7 @@ impl Shared {
                     Due::At(until) if !inner.turn.watched => {
                         inner.turn.watched = true;
                         drop(inner);
-                        std::thread::park_timeout(until.saturating_duration_since(Instant::now()));
+                        sync::park_timeout(until.saturating_duration_since(sync::now()));
                         lock(&self.inner).turn.watched = false;
                         continue;
                     }
@@ -357,7 +356,7 @@ impl Shared {
                 }
             }
             drop(inner);
-            std::thread::park();
+            sync::park();
         }
     }
 
@@ -396,7 +395,7 @@ impl Shared {
                 inner.turn.queued = false;
                 continue;
             }
-            let now = Instant::now();
+            let now = sync::now();
             let calls = match inner.due(|| now) {
                 Due::Now => Some(now),
                 Due::At(until) => Some(until),

@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use super::commit::Core;
 use super::segment::Segment;
 use super::survey::survey;
-use super::{Shared, Upkeep, lock};
+use super::{Shared, Upkeep, lock, sync};
 use crate::log::Damage;
 
 /// Batches of this length on average are written to a file that grows: the metadata that a commit changes then costs
@@ -69,7 +69,8 @@ impl Shared {
 
     /// Without a thread, the work is done by whoever made it, once the disk is free.
     pub(super) fn work_off(&self) {
-        if self.options.upkeep == Upkeep::Inline {
+        // A chore may lead a round, which ends here as well: what that leaves is for the loop that is at work.
+        if self.options.upkeep == Upkeep::Inline && !std::mem::replace(&mut lock(&self.chores).busy, true) {
             while let Some(chore) = self.next_chore() {
                 self.do_chore(chore);
             }
@@ -77,7 +78,10 @@ impl Shared {
     }
 
     fn next_chore(&self) -> Option<Chore> {
-        lock(&self.chores).list.pop_front()
+        let mut chores = lock(&self.chores);
+        let next = chores.list.pop_front();
+        chores.busy = next.is_some();
+        next
     }
 
     /// Starts the thread at the first chore.
@@ -87,7 +91,7 @@ impl Shared {
         if lock(&self.chores).stop {
             return;
         }
-        let thread = std::thread::Builder::new().name("outhaul-upkeep".to_owned());
+        let thread = sync::Builder::new().name("outhaul-upkeep".to_owned());
         match thread.spawn(move || shared.upkeep_loop()) {
             Ok(handle) => *keeper = Some(handle),
             // Nothing depends on it but speed and space.

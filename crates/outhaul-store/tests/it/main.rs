@@ -8,11 +8,13 @@ mod failed;
 mod faults;
 #[cfg(target_os = "linux")]
 mod flushes;
+mod fuzz;
 mod golden;
 mod import;
 mod journal;
 mod kv;
 mod merging;
+mod model;
 mod modes;
 mod segments;
 mod sim;

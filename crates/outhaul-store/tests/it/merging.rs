@@ -1,11 +1,14 @@
 //! Merging, and what frees segments besides delivering: a stuck queue, a log that is opened often, a queue that goes.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use outhaul_store::{
-    AppendError, Journal, Log, Outcome, RetryState, Shards, SimDisk, SimFileSystem, StoreError,
+    AppendError, DirEntry, File, FileSystem, Journal, Lock, Log, Outcome, RetryState, Shards, SimDisk,
+    SimFileSystem, Space, Stat, StoreError,
 };
 
 use crate::segments::{append, files, on, settle_all};
@@ -137,12 +140,12 @@ fn entries_settled_while_their_segments_are_merged_are_settled_once() {
 #[test]
 fn failing_calls_during_a_merge_lose_nothing() {
     for n in 1..80 {
-        for kind in [std::io::ErrorKind::Other, std::io::ErrorKind::StorageFull] {
+        for kind in [io::ErrorKind::Other, io::ErrorKind::StorageFull] {
             let (fs, log) = stuck();
             let expected = picture(&log);
             settle_all(&log, "a");
             fs.fail_at(n, kind, false);
-            // A flush that meets it says so.
+            // A flush that meets the error says so.
             log.flush_sync().unwrap_or_default();
             log.flush_sync().unwrap_or_default();
             fs.heal();
@@ -153,6 +156,71 @@ fn failing_calls_during_a_merge_lose_nothing() {
             assert_eq!((picture(&log), log.report().damage), (expected, vec![]), "call {n}");
         }
     }
+}
+
+/// A disk on which one file stays, whatever is asked.
+#[derive(Debug)]
+struct Stubborn {
+    disk: SimFileSystem,
+    stays: PathBuf,
+}
+
+impl FileSystem for Stubborn {
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        self.disk.create_dir_all(dir)
+    }
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
+        self.disk.create(path)
+    }
+    fn open(&self, path: &Path, write: bool) -> io::Result<Arc<dyn File>> {
+        self.disk.open(path, write)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        self.disk.list(dir)
+    }
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        self.disk.stat(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        if from == self.stays {
+            Err(io::ErrorKind::PermissionDenied.into())
+        } else {
+            self.disk.rename(from, to)
+        }
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        if path == self.stays { Err(io::ErrorKind::PermissionDenied.into()) } else { self.disk.remove(path) }
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.disk.sync_dir(dir)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>> {
+        FileSystem::lock(&self.disk, path)
+    }
+    fn space(&self, path: &Path) -> io::Result<Space> {
+        self.disk.space(path)
+    }
+}
+
+#[test]
+fn a_finished_segment_that_cannot_be_removed_hides_nothing_of_what_was_merged_around_it() {
+    let disk = SimFileSystem::default();
+    let stays = Path::new(crate::support::DIR).join("00000000000000000002.seg");
+    let log =
+        open(Arc::new(Stubborn { disk: disk.clone(), stays: stays.clone() }), options(SEGMENT)).unwrap();
+    attach(&log, &["a", "stuck"]);
+    for id in 0..60 {
+        append(&log, id, if id % 15 == 0 { &["stuck", "a"] } else { &["a"] }, 250);
+    }
+    settle_all(&log, "a");
+    for _ in 0..3 {
+        log.flush_sync().unwrap();
+    }
+    let left = files(&disk.disk(), ".seg");
+    assert!(left.contains(&stays) && left.len() <= 4, "{left:?}");
+    assert_eq!(ids(&log, "stuck"), stuck_ids());
+    let (_, log) = on(disk.disk(), options(SEGMENT));
+    assert_eq!((ids(&log, "stuck"), log.report().damage), (stuck_ids(), vec![]));
 }
 
 #[test]
