@@ -54,8 +54,8 @@ pub(super) struct Active {
     pub(super) start: u64,
     /// A segment is left when it would become longer.
     pub(super) capacity: u64,
-    /// The next file has been asked for, or is not worth it.
-    pub(super) prepared: bool,
+    /// The next file is to be prepared so far.
+    pub(super) asked: u64,
     /// The batches in it, without the checkpoint.
     pub(super) batches: u64,
 }

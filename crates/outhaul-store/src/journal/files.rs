@@ -7,6 +7,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::checkpoint::{Checkpoint, Listed};
@@ -17,12 +18,21 @@ use super::segment::{Index, Segment};
 use super::upkeep::Chore;
 use super::{Shared, lock, sync};
 use crate::error::StoreError;
-use crate::fs::FsKind;
+use crate::fs::{File, FsKind};
 
 /// Bytes that are prepared with one sync.
-const PREPARE_BYTES: u64 = 256 << 10;
+pub(super) const PREPARE_BYTES: u64 = 256 << 10;
 /// Nothing is prepared on a disk that has less than this many times the size of it.
 const SPACE_FACTOR: u64 = 8;
+
+/// A file that is being prepared, and how far it is.
+#[derive(Debug)]
+pub(super) struct Spare {
+    name: String,
+    file: Arc<dyn File>,
+    at: u64,
+    length: u64,
+}
 
 impl Shared {
     /// Starts the first segment of this life of the log. Where the disk is full even for that, the log can be read and
@@ -168,7 +178,7 @@ impl Shared {
             synced: offset,
             start: offset,
             capacity,
-            prepared: false,
+            asked: 0,
             batches: 0,
         });
         core.epoch = epoch;
@@ -180,7 +190,10 @@ impl Shared {
             }
             inner.room = capacity.saturating_sub(offset);
             // Older checkpoints, which list what was merged, are of no use any more.
-            inner.segments.iter_mut().for_each(|segment| segment.replaces.clear());
+            inner.segments.iter_mut().for_each(|segment| {
+                segment.replaces.clear();
+                segment.going = false;
+            });
             inner.segments.push(segment);
         }
         if let Some(number) = before {
@@ -195,7 +208,7 @@ impl Shared {
         path: &std::path::Path,
         mut bytes: Vec<u8>,
         core: &Core,
-    ) -> Result<(std::sync::Arc<dyn crate::fs::File>, u64), StoreError> {
+    ) -> Result<(Arc<dyn File>, u64), StoreError> {
         let max = self.options.segment_bytes_max;
         let at_least = core.active.as_ref().map_or(bytes.len() as u64, |active| active.capacity / 2);
         if let Some((name, length)) = self.take_spare(at_least.max(bytes.len() as u64)) {
@@ -293,49 +306,60 @@ impl Shared {
         builder.add(Kind::Checkpoint, |out| checkpoint.encode(&queues, out));
     }
 
-    /// Prepares a file of this length, off the commits. One that is needed earlier is taken as long as it is by then.
-    pub(super) fn prepare(&self, length: u64) {
-        if self.kind != FsKind::InPlace || !self.has_room(length) {
-            return;
-        }
-        if lock(&self.inner).spares.len() >= self.options.spares_max {
-            return;
-        }
-        let Some((name, path)) = self.new_spare() else { return };
-        let file = match self.fs.create(&path) {
-            Ok(file) => file,
-            Err(error) => {
-                tracing::debug!(path = %path.display(), %error, "a file could not be prepared");
-                return;
-            }
-        };
-        *lock(&self.preparing) = Some((name, 0));
-        let zeros = vec![0; usize::try_from(length.min(PREPARE_BYTES)).unwrap_or(0)];
+    /// Prepares a file that is to have `length` bytes as far as `until`, off the commits. One that is needed earlier is
+    /// taken as long as it is by then.
+    pub(super) fn prepare(&self, length: u64, until: u64) {
         loop {
             let mut preparing = lock(&self.preparing);
-            // Taken, or given up.
-            let Some((_, at)) = &mut *preparing else { return };
-            let some = usize::try_from(length - *at).unwrap_or(usize::MAX).min(zeros.len());
-            // In small steps, so that no commit waits for long behind one.
-            let step = file.write_at(&zeros[..some], *at).and_then(|()| file.sync());
-            if let Err(error) = step {
-                tracing::debug!(path = %path.display(), %error, "a file could not be prepared");
-                *preparing = None;
-                drop(preparing);
-                self.discard(&path);
+            if preparing.is_none() {
+                *preparing = self.begin_spare(length);
+            }
+            let Some(spare) = &mut *preparing else { return };
+            if spare.at >= until.min(spare.length) {
                 return;
             }
-            *at += some as u64;
-            if *at >= length || lock(&self.chores).is_stopped() {
-                let done = preparing.take();
+            let some = (spare.length - spare.at).min(PREPARE_BYTES) as usize;
+            // In small steps, so that no commit waits for long behind one.
+            let step = spare.file.write_at(&vec![0; some], spare.at).and_then(|()| spare.file.sync());
+            spare.at += some as u64;
+            let done = spare.at >= spare.length;
+            if done || step.is_err() {
+                let spare = preparing.take();
                 drop(preparing);
-                lock(&self.inner).spares.extend(done);
+                self.end_spare(spare, step);
                 return;
             }
             drop(preparing);
             if self.spare_wanted.load(Ordering::Acquire) {
                 // The lock is about to be asked for; it is not taken again at once.
                 sync::yield_now();
+            }
+        }
+    }
+
+    fn begin_spare(&self, length: u64) -> Option<Spare> {
+        let enough = lock(&self.inner).spares.len() >= self.options.spares_max;
+        if enough || self.kind != FsKind::InPlace || !self.has_room(length) {
+            return None;
+        }
+        let (name, path) = self.new_spare()?;
+        match self.fs.create(&path) {
+            Ok(file) => Some(Spare { name, file, at: 0, length }),
+            Err(error) => {
+                tracing::debug!(path = %path.display(), %error, "a file could not be prepared");
+                None
+            }
+        }
+    }
+
+    fn end_spare(&self, spare: Option<Spare>, step: io::Result<()>) {
+        let Some(Spare { name, at, .. }) = spare else { return };
+        match step {
+            Ok(()) => lock(&self.inner).spares.push((name, at)),
+            Err(error) => {
+                let path = self.dir.join(name);
+                tracing::debug!(path = %path.display(), %error, "a file could not be prepared");
+                self.discard(&path);
             }
         }
     }
@@ -351,9 +375,9 @@ impl Shared {
             return spare;
         }
         self.spare_wanted.store(true, Ordering::Release);
-        let taken = lock(&self.preparing).take_if(|(_, length)| *length >= at_least);
+        let taken = lock(&self.preparing).take_if(|spare| spare.at >= at_least);
         self.spare_wanted.store(false, Ordering::Release);
-        taken
+        taken.map(|spare| (spare.name, spare.at))
     }
 
     fn new_spare(&self) -> Option<(String, PathBuf)> {
@@ -380,11 +404,8 @@ impl Shared {
             let mut inner = lock(&self.inner);
             match done {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    // Tried again when the next segment begins.
                     tracing::warn!(path = %path.display(), %error, "a finished segment could not be removed");
-                    // Tried again with a later round.
-                    for each in inner.segments.iter_mut().filter(|each| each.number == segment.number) {
-                        each.going = false;
-                    }
                 }
                 result => {
                     inner.segments.retain(|each| each.number != segment.number);

@@ -157,8 +157,8 @@ struct Shared {
     chores: Mutex<Chores>,
     chores_wake: Condvar,
     keeper: Mutex<Option<JoinHandle<()>>>,
-    /// A file that is being prepared, and how much of it is. Locked for each step.
-    preparing: Mutex<Option<(String, u64)>>,
+    /// A file that is being prepared. Locked for each step.
+    preparing: Mutex<Option<files::Spare>>,
     spare_wanted: AtomicBool,
     me: Weak<Shared>,
     /// The directory's lock, for as long as anybody can write.

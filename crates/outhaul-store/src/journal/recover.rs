@@ -420,6 +420,7 @@ impl Recovery<'_> {
         // A footer from before the damage knows more than can be derived.
         if self.verify
             && survey.bad.is_empty()
+            && survey.broken.is_empty()
             && !Footer::matches(&*each.file, each.segment.salt, each.length, &survey.footer)
         {
             let length = each.length.saturating_sub(survey.footer.end);

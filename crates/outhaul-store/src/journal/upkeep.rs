@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::PoisonError;
 
 use super::commit::Core;
+use super::files::PREPARE_BYTES;
 use super::segment::Segment;
 use super::survey::survey;
 use super::{Shared, Upkeep, lock, sync};
@@ -18,8 +19,11 @@ const GROWING_BATCH_BYTES: u64 = 128 << 10;
 pub(super) enum Chore {
     /// Write the footer of the segment with this number.
     Seal(u64),
-    /// Have a file of this length ready.
-    Prepare(u64),
+    /// Have a file that is to be so long ready so far.
+    Prepare {
+        length: u64,
+        until: u64,
+    },
     Remove(Vec<Segment>),
     Merge,
 }
@@ -32,31 +36,39 @@ pub(super) struct Chores {
     busy: bool,
 }
 
-impl Chores {
-    pub(super) fn is_stopped(&self) -> bool {
-        self.stop
-    }
-}
-
 impl Shared {
     /// After a round: what it leaves to be done.
     pub(super) fn upkeep(&self, core: &mut Core, dead: Vec<Segment>) {
-        if let Some(active) = core.active.as_mut().filter(|active| !active.prepared) {
-            // Not at once in the first: most logs never need a second one.
-            let first = active.capacity <= self.options.segment_bytes_first;
-            if active.offset > active.capacity / if first { 4 } else { 64 } {
-                active.prepared = true;
-                let length = active.capacity.saturating_mul(2).min(self.options.segment_bytes_max);
-                let mean = (active.offset - active.start) / active.batches.max(1);
-                if mean < GROWING_BATCH_BYTES && lock(&self.inner).spares.is_empty() {
-                    self.chore(Chore::Prepare(length));
-                }
-            }
+        if let Some((length, until)) = self.to_prepare(core) {
+            self.chore(Chore::Prepare { length, until });
         }
         if !dead.is_empty() {
             self.chore(Chore::Remove(dead));
             self.chore(Chore::Merge);
         }
+    }
+
+    /// How long the next file is to become, and how far it is to be prepared by now: a little ahead of the use of the
+    /// active one, so that the work is spread over it.
+    fn to_prepare(&self, core: &mut Core) -> Option<(u64, u64)> {
+        let active = core.active.as_mut()?;
+        let length = active.capacity.saturating_mul(2).min(self.options.segment_bytes_max);
+        // Not at once in the first: most logs never need a second one.
+        let first = active.capacity <= self.options.segment_bytes_first;
+        let from = if first { active.capacity / 4 } else { 0 };
+        let used = active.offset.checked_sub(from)?;
+        let mean = (active.offset - active.start) / active.batches.max(1);
+        if active.asked >= length || mean >= GROWING_BATCH_BYTES {
+            return None;
+        }
+        let part = used as f64 / (active.capacity - from).max(1) as f64;
+        let until = (length as f64 * part * 1.25) as u64 + PREPARE_BYTES;
+        let until = until.next_multiple_of(PREPARE_BYTES).min(length);
+        if until <= active.asked || !lock(&self.inner).spares.is_empty() {
+            return None;
+        }
+        active.asked = until;
+        Some((length, until))
     }
 
     pub(super) fn chore(&self, chore: Chore) {
@@ -135,7 +147,7 @@ impl Shared {
                 self.write_footer(number, 0);
                 self.merge();
             }
-            Chore::Prepare(length) => self.prepare(length),
+            Chore::Prepare { length, until } => self.prepare(length, until),
             Chore::Remove(dead) => self.remove_segments(&dead),
             Chore::Merge => self.merge(),
         }
