@@ -18,15 +18,14 @@ pub(crate) fn open(dir: &Path) -> Result<Arc<Journal>> {
     open_with(dir, JournalOptions::default())
 }
 
-/// Segments that are kept to be used again, so that a log runs for a measurement in files that it has had for a while.
-const USED_SEGMENTS: usize = 12;
-
-/// A journal that has been in use: it has delivered enough to write into finished segments.
-pub(crate) fn open_used(dir: &Path) -> Result<Arc<Journal>> {
-    let options = JournalOptions { spares_max: USED_SEGMENTS, ..JournalOptions::default() };
+/// A journal that has been in use: it has delivered enough to write into finished segments for a measurement with so
+/// many producers.
+pub(crate) fn open_used(dir: &Path, producers: u64) -> Result<Arc<Journal>> {
+    let segments = if producers <= 8 { 2 } else { 12 };
+    let options = JournalOptions { spares_max: segments, ..JournalOptions::default() };
     let journal = open_with(dir, options.clone())?;
     let mut events = Events::new(0, &["a"])?;
-    let bytes = (USED_SEGMENTS as u64 + 1) * options.segment_bytes_max;
+    let bytes = (segments as u64 + 1) * options.segment_bytes_max;
     for _ in 0..bytes / (1000 * EVENT_BYTES as u64) {
         durable(&journal.append_sync(events.batch(1000)))?;
     }
@@ -47,11 +46,13 @@ pub(crate) fn open_used(dir: &Path) -> Result<Arc<Journal>> {
         Ok(names.filter(|name| name.ends_with(".spare")).count())
     };
     for _ in 0..100 {
-        if spares()? + 1 >= USED_SEGMENTS {
+        if spares()? + 1 >= segments {
             break;
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
+    // What the device does with all that is not to be measured.
+    std::thread::sleep(std::time::Duration::from_millis(500));
     Ok(journal)
 }
 

@@ -24,9 +24,9 @@ fn case(setup: &Setup) -> Result<Outcome> {
     let report = match setup.case.as_str() {
         "bare" => bare::run(setup)?,
         "threads" => producers::threads(setup)?,
-        "tasks" => producers::tasks(setup, journal::open_used(&setup.dir)?, &["a"])?,
+        "tasks" => producers::tasks(setup, journal::open_used(&setup.dir, setup.count)?, &["a"])?,
         "first-lap" => producers::tasks(setup, journal::open(&setup.dir)?, &["a"])?,
-        "fan-out" => producers::tasks(setup, journal::open_used(&setup.dir)?, &["a", "b", "c"])?,
+        "fan-out" => producers::tasks(setup, journal::open_used(&setup.dir, setup.count)?, &["a", "b", "c"])?,
         "drain" => producers::beside_a_consumer(setup)?,
         "spool" => producers::tasks(setup, journal::open_spool(&setup.dir)?, &["a"])?,
         "backlog" => backlog::run(setup)?,

@@ -14,8 +14,7 @@ use crate::journal::{self, Events, durable};
 
 /// Through the synchronous API.
 pub(crate) fn threads(setup: &Setup) -> Result<Report> {
-    // A few producers do not get through what is prepared in the time of a measurement.
-    let journal = &if setup.count <= 8 { journal::open(&setup.dir)? } else { journal::open_used(&setup.dir)? };
+    let journal = &journal::open_used(&setup.dir, setup.count)?;
     let report = measure::threads(setup, 1, |number| {
         let mut events = Events::new(number, &["a"]);
         move || {
@@ -38,7 +37,7 @@ pub(crate) fn tasks(setup: &Setup, log: Arc<dyn Log>, targets: &[&str]) -> Resul
 /// As [`tasks`], while a consumer takes everything out again.
 pub(crate) fn beside_a_consumer(setup: &Setup) -> Result<Report> {
     let runtime = runtime()?;
-    let log: Arc<dyn Log> = journal::open_used(&setup.dir)?;
+    let log: Arc<dyn Log> = journal::open_used(&setup.dir, setup.count)?;
     let over = Arc::new(Phase::default());
     let consumer = runtime.spawn(consume(Arc::clone(&log), Arc::clone(&over)));
     let (report, settled) = appending(&runtime, setup, &log, &["a"])?;

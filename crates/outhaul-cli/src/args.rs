@@ -168,9 +168,10 @@ pub(crate) struct TargetArgs {
 #[derive(clap::Args)]
 pub(crate) struct StoreArgs {
     /// How events are kept: journal, one log; spool, a directory for each target, as RustFS has it; or memory, which
-    /// keeps nothing on disk. A data directory belongs to one engine
-    #[arg(long, value_name = "ENGINE", default_value = "journal", value_parser = values::engine)]
-    pub(crate) engine: Engine,
+    /// keeps nothing on disk. A data directory belongs to one engine; without this option it is that of the directory,
+    /// and journal for a new one
+    #[arg(long = "engine", value_name = "ENGINE", value_parser = values::engine)]
+    pub(crate) asked: Option<Engine>,
     /// What an acknowledgement promises: synced, interval:DURATION (synced within that time) or buffered (written
     /// when the system likes). Under the last two a loss of power may lose acknowledged events
     #[arg(long, value_name = "MODE", default_value = "synced", value_parser = values::durability)]

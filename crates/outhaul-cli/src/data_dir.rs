@@ -10,8 +10,10 @@ use crate::error::{CliError, Exit};
 
 /// What a person has to know who chose less than the default promises; None under the default.
 pub(crate) fn promise(store: &StoreArgs) -> Option<String> {
-    let lost = match (store.engine, store.durability) {
-        (Engine::Memory, _) => "the engine memory keeps nothing: whatever ends this process loses what waits",
+    let lost = match (store.asked, store.durability) {
+        (Some(Engine::Memory), _) => {
+            "the engine memory keeps nothing: whatever ends this process loses what waits"
+        }
         (_, Durability::Synced) => return None,
         (_, Durability::Interval(interval)) => {
             return Some(format!(
@@ -26,7 +28,7 @@ pub(crate) fn promise(store: &StoreArgs) -> Option<String> {
 
 /// The engine `memory` has no directory.
 pub(crate) fn refuse_with_memory(store: &StoreArgs, data: Option<&Path>) -> Result<(), CliError> {
-    match data.filter(|_| store.engine == Engine::Memory) {
+    match data.filter(|_| store.asked == Some(Engine::Memory)) {
         None => Ok(()),
         Some(data) => Err(CliError::new(Exit::Wrong, "the engine memory has no data directory")
             .at(format!("--engine memory --data {}", data.display()))

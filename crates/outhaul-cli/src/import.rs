@@ -104,8 +104,15 @@ fn tell(args: &ImportArgs, report: ImportReport) -> Result<Exit, Failure> {
     let mut out = Output::single(args.json);
     out.value(&shown, || {
         let bad = shown.undecodable.iter();
-        let mut lines: Vec<_> =
-            bad.map(|bad| format!("cannot be decoded, and is left: {}: {}", bad.file, bad.reason)).collect();
+        let mut lines: Vec<_> = bad
+            .map(|bad| {
+                format!(
+                    "cannot be decoded, and is left: {}: {}",
+                    bad.file.escape_debug(),
+                    bad.reason.escape_debug()
+                )
+            })
+            .collect();
         lines.extend(shown.ignored.iter().map(|name| format!("no entry, and is left: {name}")));
         lines.push(format!(
             "{} taken over, {} before",

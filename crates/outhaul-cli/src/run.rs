@@ -52,7 +52,7 @@ async fn relay(args: &RunArgs, console: &Console) -> Result<Exit, CliError> {
     let example = "outhaul run --data ./outhaul-data --to stdout:";
     let to = targets::read(&args.target, example)?;
     data_dir::refuse_with_memory(&args.store, args.data.as_deref())?;
-    let in_memory = args.store.engine == Engine::Memory;
+    let in_memory = args.store.asked == Some(Engine::Memory);
     // The engine `memory` leaves the path alone.
     let nowhere = PathBuf::from("memory");
     let Some(data) = args.data.as_ref().or(in_memory.then_some(&nowhere)) else {
@@ -75,7 +75,8 @@ async fn relay(args: &RunArgs, console: &Console) -> Result<Exit, CliError> {
 
     let writer = WriterOptions { ops_max: OPS_MAX, ..WriterOptions::default() };
     let options = RuntimeOptions { writer, ..RuntimeOptions::default() };
-    let builder = targets::configure(Outhaul::builder(data), &to, &args.target, &args.store).runtime(options);
+    let builder =
+        targets::configure(Outhaul::builder(data), &to, &args.target, &args.store, data).runtime(options);
     let outhaul = tokio::select! {
         opened = builder.open() => opened.map_err(|e| targets::explain(e, &to))?,
         () = signals.stop() => return Ok(Exit::Done),

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use outhaul::event::TargetName;
-use outhaul::store::StoreOptions;
+use outhaul::store::{Store, StoreOptions};
 use outhaul::target::{TargetUri, redact};
 use outhaul::{OpenError, OuthaulBuilder};
 
@@ -43,8 +43,11 @@ pub(crate) fn configure(
     to: &[To],
     args: &TargetArgs,
     store: &StoreArgs,
+    data: &Path,
 ) -> OuthaulBuilder {
-    let (engine, durability) = (store.engine, store.durability);
+    // What cannot be looked at is told by whoever opens it.
+    let there = || Store::engine_of(data).ok().flatten();
+    let (engine, durability) = (store.asked.or_else(there).unwrap_or_default(), store.durability);
     let mut builder = builder.store(StoreOptions { engine, durability, ..StoreOptions::default() });
     for target in to {
         builder = match &target.name {

@@ -55,6 +55,12 @@ pub trait Log: Send + Sync + 'static {
     /// Remembers, durably, a note about the input, and forgets the positions admitted before it.
     async fn set_input(&self, note: Bytes) -> Result<(), StoreError>;
 
+    /// Gives no sequence up to this one any more: the failed store has entries that were given it, and a log that lost
+    /// its end would give it again.
+    fn pass_over(&self, sequence: u64) {
+        let _ = sequence;
+    }
+
     /// What recovery found, for a person.
     fn report(&self) -> OpenReport;
 

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::StoreError;
 use crate::failed::{FailedOptions, FailedStore, Logged, Medium};
 use crate::fs::{FileSystem, Lock, OsFileSystem, read_whole, write_atomically};
-use crate::journal::{FORMAT, Journal, JournalOptions};
+use crate::journal::{FORMAT, Journal, JournalOptions, OpenWatch};
 use crate::log::{Damage, Durability, Lease, Log, OpenReport, Outcome, Settlement, Shards};
 use crate::memory::MemoryLog;
 use crate::spool::{Spool, SpoolFailed, SpoolOptions};
@@ -144,14 +144,19 @@ impl Store {
         if options.engine == Engine::Memory {
             return Ok(Self::in_memory(options.failed));
         }
+        let mut guard = CancelOnDrop(Some(Arc::clone(&options.journal.watch)));
         let (own, opened, disk) = (dir.to_owned(), options.clone(), Arc::clone(&fs));
         let open = move || open_engine(disk, &own, &opened);
         let (lock, log, medium) =
             tokio::task::spawn_blocking(open).await.unwrap_or(Err(StoreError::Closed))?;
+        guard.0 = None;
         let failed = FailedStore::new(medium, Arc::clone(&log), options.failed, options.read_only);
         let engine = options.engine;
         let store = Self { engine, log, failed: Arc::new(failed), _lock: Some(lock) };
         store.failed.load().await?;
+        if let Some(uid) = store.failed.left_queue().iter().max_by_key(|uid| uid.sequence) {
+            store.log.pass_over(uid.sequence);
+        }
         store.finish_moves().await?;
         store.failed.first_upkeep().await?;
         Ok(store)
@@ -243,6 +248,17 @@ async fn finish_queue(lease: &dyn Lease, uids: &[Uid]) -> Result<(), StoreError>
         }
     }
     Ok(())
+}
+
+/// An open that nobody waits for any more ends within a batch.
+struct CancelOnDrop(Option<Arc<OpenWatch>>);
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        if let Some(watch) = &self.0 {
+            watch.cancel();
+        }
+    }
 }
 
 type Opened = (Arc<dyn Lock>, Arc<dyn Log>, Arc<dyn Medium>);

@@ -21,7 +21,7 @@ pub(crate) struct DataDir {
 impl DataDir {
     pub(crate) fn new(given: Option<&Path>, store: &StoreArgs) -> Result<Self, CliError> {
         data_dir::refuse_with_memory(store, given)?;
-        if store.engine == Engine::Memory {
+        if store.asked == Some(Engine::Memory) {
             return Ok(Self { path: PathBuf::from("memory"), new: false, in_memory: true });
         }
         if let Some(path) = given {

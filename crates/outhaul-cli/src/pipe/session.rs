@@ -75,7 +75,7 @@ impl Session {
         // A receiver that refuses everything is no reason to wait: the failed store has the answer.
         let options = RuntimeOptions { reject_hold: None, ..RuntimeOptions::default() };
         let builder =
-            targets::configure(Outhaul::builder(data), to, &args.target, &args.store).runtime(options);
+            targets::configure(Outhaul::builder(data), to, &args.target, &args.store, data).runtime(options);
         let outhaul = tokio::select! {
             opened = builder.open() => opened.map_err(|e| targets::explain(e, to))?,
             () = signals.stop() => return Ok(None),

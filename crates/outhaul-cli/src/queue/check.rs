@@ -99,7 +99,8 @@ pub(super) async fn verify(args: &DataArgs, console: &Console) -> Result<Exit, F
     out.end()?;
     if !sound && !args.json {
         console.say(format_args!(
-            "to move damaged stretches of files aside, so that the rest goes on:\nouthaul queue repair --data {}",
+            "what can be read is delivered as it is, and the rest goes to the failed store; to move damaged stretches \
+             of files aside:\nouthaul queue repair --data {}",
             crate::console::quoted(&data.to_string())
         ));
     }

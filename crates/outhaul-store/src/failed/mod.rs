@@ -363,6 +363,10 @@ impl Inner {
             claim.end(&mut state);
             wants.keys().flat_map(|target| state.evict(target)).collect()
         };
+        if !victims.is_empty() {
+            let (count, target) = (victims.len(), &victims[0].uid.queue);
+            tracing::warn!(%target, count, "the failed store is full: its oldest entries are discarded by policy");
+        }
         let _victims = self.claimed(&victims);
         // The new ones are safe, so this is no failure of theirs.
         if let Err(error) = self.remove(victims, |counters| &mut counters.discarded_oldest).await {
@@ -385,6 +389,7 @@ impl Inner {
             let (left, bytes) = room.entry(entry.uid.queue.clone()).or_insert(bounds);
             if *left == 0 || *bytes < size(&entry) {
                 state.part_mut(&entry.uid.queue).counters.discarded_oldest += 1;
+                tracing::warn!(uid = %entry.uid, "a failed entry does not fit into the bounds of the failed store: it is discarded by policy");
                 // Nothing older takes the place of one that was newer.
                 *left = 0;
                 continue;

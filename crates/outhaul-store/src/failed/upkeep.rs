@@ -68,8 +68,10 @@ impl Inner {
     }
 
     pub(super) async fn upkeep(self: &Arc<Self>, now: SystemTime) -> Result<u64, StoreError> {
+        // At the start, so that one that fails is not repeated at once.
+        *lock(&self.upkeep) = Some(tokio::time::Instant::now());
         let targets = self.state().targets();
-        let mut count = 0;
+        let (mut count, mut failure) = (0, None);
         for target in targets {
             let (expired, excess) = {
                 let mut state = self.state();
@@ -85,10 +87,18 @@ impl Inner {
                 let (expired, excess) = (expired.len(), excess.len());
                 tracing::info!(%target, expired, excess, "failed entries are discarded by policy");
             }
-            count += self.remove(expired, |counters| &mut counters.expired).await?;
-            count += self.remove(excess, |counters| &mut counters.discarded_oldest).await?;
+            // Both, whatever comes of the first: what is not removed goes back into the count.
+            let removed = [
+                self.remove(expired, |counters| &mut counters.expired).await,
+                self.remove(excess, |counters| &mut counters.discarded_oldest).await,
+            ];
+            for removed in removed {
+                match removed {
+                    Ok(removed) => count += removed,
+                    Err(error) => failure = Some(error),
+                }
+            }
         }
-        *lock(&self.upkeep) = Some(tokio::time::Instant::now());
-        Ok(count)
+        failure.map_or(Ok(count), Err)
     }
 }

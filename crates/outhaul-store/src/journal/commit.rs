@@ -143,18 +143,24 @@ impl Shared {
         }
         let marked = lock(&self.inner).marked;
         let nothing = core.builder.is_empty() && (!idle || marked);
-        let mut written = match nothing {
-            true => self.sync_only(core, sync).map(|()| None),
-            false => self.write_batch(core, first_sequence, 0, sync, &taken.bodies).map(Some),
+        // A mark vouches for what is before it.
+        let before = self.sync_only(core, sync && (nothing || idle));
+        let mut written = match before {
+            Ok(()) if nothing => Ok(None),
+            Err(failure) => Err(failure),
+            Ok(()) => self.write_batch(core, first_sequence, 0, sync, &taken.bodies).map(Some),
         };
         if matches!(written, Err(WriteFailure::Full)) {
-            core.starved = true;
+            self.starved(core);
             // What is held back is for whatever is no event; it does not wait for a round without events.
             self.take_back(core, first_sequence);
             taken.refuse_events(|| AppendError::DiskFull(self.dir.clone()));
             core.builder.clear();
             self.add_control(core, &mut taken);
-            if !core.builder.is_empty() && self.release_space() {
+            if core.builder.is_empty() {
+                // A flush has nothing to wait for.
+                written = self.sync_only(core, sync).map(|()| None);
+            } else if self.release_space() {
                 written = self.write_batch(core, first_sequence, 0, sync, &[]).map(Some);
             }
         }
@@ -456,7 +462,7 @@ impl Shared {
         {
             let mut queues = self.queues.lock();
             for (id, unwritten) in std::mem::take(&mut taken.unwritten) {
-                queues.get_mut(id).unwritten.put_back(unwritten);
+                queues.get_mut(id).put_back(unwritten);
             }
         }
         for segment in &taken.dead {
@@ -502,6 +508,10 @@ impl Shared {
             }
         };
         core.closed = true;
+        let last = lock(&self.inner).segments.last().map(|segment| (segment.number, segment.end));
+        if let Some((number, end)) = last.filter(|_| checkpoint > 0) {
+            self.mark_end(number, end);
+        }
         self.seal(&mut core, checkpoint);
         core.active = None;
         Ok(())

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use super::checkpoint::{Checkpoint, Listed};
 use super::commit::{Active, Core, RESERVE};
 use super::format::{BatchBuilder, FORMAT, Kind, Mark, SegmentHeader};
+use super::mark::EndMark;
 use super::recover::SPARE;
 use super::segment::{Index, Segment};
 use super::upkeep::Chore;
@@ -87,13 +88,30 @@ impl Shared {
                 && inner.segments.last().is_some_and(|segment| segment.unsettled() == 0)
         });
         let first_sequence = core.next_sequence;
-        if finished && self.start_segment_for_sure(core, first_sequence).is_ok() {
-            let dead = self.unlisted();
-            self.remove_segments(&dead);
+        if finished {
+            // Those that the checkpoint will not list: what is settled after it was made is not in it.
+            let dead: Vec<Segment> = {
+                let inner = lock(&self.inner);
+                inner.segments.iter().filter(|segment| segment.unsettled() == 0).cloned().collect()
+            };
+            if self.start_segment_for_sure(core, first_sequence).is_ok() {
+                self.remove_segments(&dead);
+            }
         }
         self.drop_spares(0);
         core.starved = core.active.is_none() || !self.hold_reserve();
+        if !core.starved {
+            tracing::info!(dir = %self.dir.display(), "the disk has room again: events are taken");
+        }
         !core.starved
+    }
+
+    /// Notes that the disk is full, and says so once.
+    pub(super) fn starved(&self, core: &mut Core) {
+        if !std::mem::replace(&mut core.starved, true) {
+            let dir = self.dir.display();
+            tracing::error!(%dir, "the disk is full: events are refused until there is room; what waits is delivered");
+        }
     }
 
     /// Gives space up that is not needed at once; false if there is none.
@@ -169,6 +187,7 @@ impl Shared {
         core.next_number += 1;
         let offset = bytes.len() as u64;
         let (file, capacity) = self.place(&segment.path(&self.dir), bytes, core)?;
+        self.mark_end(number, 0);
         let before = lock(&self.inner).segments.last().map(|segment| segment.number);
         core.active = Some(Active {
             file,
@@ -189,6 +208,7 @@ impl Shared {
                 queue.unwritten.declaration |= !queue.removed;
             }
             inner.room = capacity.saturating_sub(offset);
+            inner.capacity = capacity;
             // Older checkpoints, which list what was merged, are of no use any more.
             inner.segments.iter_mut().for_each(|segment| {
                 segment.replaces.clear();
@@ -202,6 +222,13 @@ impl Shared {
         Ok(())
     }
 
+    /// Notes which segment is the newest. A courtesy: it lets an open tell that the end of the log is missing.
+    pub(super) fn mark_end(&self, number: u64, end: u64) {
+        if let Err(error) = (EndMark { number, end }).write(&*self.fs, &self.dir) {
+            tracing::debug!(dir = %self.dir.display(), %error, "the end of the log could not be noted");
+        }
+    }
+
     /// Has a file whose first bytes are these, durably and under this name; returns it and how long it is to become.
     fn place(
         &self,
@@ -210,7 +237,8 @@ impl Shared {
         core: &Core,
     ) -> Result<(Arc<dyn File>, u64), StoreError> {
         let max = self.options.segment_bytes_max;
-        let at_least = core.active.as_ref().map_or(bytes.len() as u64, |active| active.capacity / 2);
+        let first = self.options.segment_bytes_first.min(max);
+        let at_least = core.active.as_ref().map_or(first, |active| active.capacity / 2);
         if let Some((name, length)) = self.take_spare(at_least.max(bytes.len() as u64)) {
             let from = self.dir.join(&name);
             let used = self.fs.open(&from, true).and_then(|file| {
@@ -254,7 +282,7 @@ impl Shared {
         Ok((file, capacity))
     }
 
-    fn discard(&self, path: &std::path::Path) {
+    pub(super) fn discard(&self, path: &std::path::Path) {
         match self.fs.remove(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!(path = %path.display(), %error, "an unfinished segment could not be removed");
@@ -371,8 +399,10 @@ impl Shared {
             inner.spares.sort_by_key(|(_, length)| *length);
             inner.spares.pop()
         };
-        if spare.is_some() {
-            return spare;
+        match spare {
+            Some((name, length)) if length < at_least => self.discard(&self.dir.join(name)),
+            Some(spare) => return Some(spare),
+            None => {}
         }
         self.spare_wanted.store(true, Ordering::Release);
         let taken = lock(&self.preparing).take_if(|spare| spare.at >= at_least);
@@ -426,7 +456,7 @@ impl Shared {
     fn worth_keeping(&self, segment: &Segment, path: &std::path::Path, kept: usize) -> Option<(String, u64)> {
         let (wanted, spares) = {
             let inner = lock(&self.inner);
-            (inner.room / 2, inner.spares.len() + kept)
+            (inner.capacity / 2, inner.spares.len() + kept)
         };
         if self.kind != FsKind::InPlace || segment.merged || spares >= self.options.spares_max {
             return None;

@@ -243,7 +243,8 @@ impl RecordHeader {
 pub(crate) fn records(header: &BatchHeader, batch: &[u8]) -> Result<Vec<RecordHeader>, DecodeError> {
     let meta_end = BATCH_HEADER + header.meta_length as usize;
     let mut reader = Reader::new(&batch[BATCH_HEADER..meta_end]);
-    let mut records = Vec::with_capacity(header.records as usize);
+    // The smallest record header has 6 bytes.
+    let mut records = Vec::with_capacity(header.records.min(header.meta_length / 6 + 1) as usize);
     let (mut start, mut sequence) = (meta_end, header.first_sequence);
     for _ in 0..header.records {
         let at = reader.position();

@@ -66,13 +66,13 @@ impl Shared {
         }
         let max = self.options.segment_bytes_max;
         let sealed = inner.segments.len().saturating_sub(1);
-        let waiting = inner.segments[..sealed].iter().filter(|segment| segment.unsettled() > 0);
         let (mut group, mut live) = (Vec::<Segment>::new(), 0);
         let worth = |group: &[Segment], live: u64| {
             let all: u64 = group.iter().map(|segment| segment.end).sum();
             !group.is_empty() && (group.len() >= SMALL_MIN || (group.iter().any(sparse) && all / 4 >= live))
         };
-        for segment in waiting {
+        // A finished one between them goes soon; a reader does not mind it.
+        for segment in inner.segments[..sealed].iter().filter(|segment| segment.unsettled() > 0) {
             let bytes = segment.waiting_bytes().min(segment.end);
             let fits = live + bytes <= max / 2 && segment.footer;
             if !fits || !(sparse(segment) || segment.end <= max / 8) {
@@ -96,7 +96,9 @@ impl Shared {
     ) -> Result<(), StoreError> {
         let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(()) };
         let failed = |what| StoreError::io(what, unfinished);
-        let replaces: Vec<u64> = group.iter().map(|segment| segment.number).collect();
+        // What they replaced themselves may still be listed, or come back.
+        let own = group.iter().map(|segment| segment.number);
+        let replaces = own.chain(group.iter().flat_map(|segment| segment.replaces.iter().copied())).collect();
         let salt = uuid::Uuid::new_v4().as_u64_pair().0;
         let (base, first_sequence) = (first.base, first.first_sequence);
         let header = SegmentHeader { format: FORMAT, merged: true, number, salt, base, first_sequence };
@@ -151,7 +153,11 @@ impl Shared {
                 return Err(StoreError::io("replace", &path)(io::ErrorKind::Interrupted.into()));
             }
             self.fs.rename(unfinished, &path).map_err(StoreError::io("rename", unfinished))?;
-            self.fs.sync_dir(&self.dir).map_err(StoreError::io("sync", &self.dir))?;
+            if let Err(error) = self.fs.sync_dir(&self.dir) {
+                // The old ones stay; what has the name now must not stand for them at the next open.
+                self.discard(&path);
+                return Err(StoreError::io("sync", &self.dir)(error));
+            }
             let at = inner.segments.iter().position(|each| each.number == group[0].number).unwrap_or(0);
             let old = |each: &Segment| group.iter().any(|old| old.number == each.number);
             for each in inner.segments.iter().filter(|each| old(each)) {
@@ -194,8 +200,9 @@ impl Shared {
                     let wants = |id| queues.get(id).wants(record.sequence);
                     record.targets.iter().copied().filter(|&(id, _)| wants(id)).collect()
                 };
-                let body = record.raw(batch).filter(|_| !wanted.is_empty());
-                if let Some(body) = body {
+                if !wanted.is_empty() {
+                    let lost = || failed("merge")(io::ErrorKind::InvalidData.into());
+                    let body = record.raw(batch).ok_or_else(lost)?;
                     target.add(&record, &wanted, body).map_err(failed("copy"))?;
                 }
             }

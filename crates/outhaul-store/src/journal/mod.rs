@@ -47,6 +47,7 @@ mod format;
 #[cfg(feature = "testkit")]
 pub mod fuzzing;
 mod heal;
+mod mark;
 mod mend;
 mod merge;
 #[cfg(all(test, outhaul_model, feature = "testkit"))]
@@ -354,7 +355,8 @@ impl Journal {
             inner.closing = true;
         }
         self.shared.wake.notify_all();
-        if let Some(thread) = lock(&self.thread).take() {
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
             // A panic in the thread was reported by the panic hook; what it left is taken care of below.
             thread.join().unwrap_or_default();
         }
@@ -387,7 +389,8 @@ impl Drop for Journal {
     fn drop(&mut self) {
         lock(&self.shared.inner).closing = true;
         self.shared.wake.notify_all();
-        if let Some(thread) = lock(&self.thread).take() {
+        let thread = lock(&self.thread).take();
+        if let Some(thread) = thread {
             thread.join().unwrap_or_default();
         }
         self.shared.stop_upkeep();
@@ -466,6 +469,11 @@ impl Log for Journal {
         let (reply, answer) = Reply::task();
         self.shared.push_input(note, reply);
         answer.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    fn pass_over(&self, sequence: u64) {
+        let mut core = lock(&self.shared.core);
+        core.next_sequence = core.next_sequence.max(sequence.saturating_add(1));
     }
 
     fn report(&self) -> OpenReport {
@@ -625,9 +633,16 @@ impl Shared {
             return Err(failure.clone());
         }
         let mut queues = self.queues.lock();
+        let mut unknown = None;
         for settlement in settlements {
             let sequence = settlement.place.uid.sequence;
-            let id = queues.find(&settlement.place.uid.queue)?;
+            let id = match queues.find(&settlement.place.uid.queue) {
+                Ok(id) => id,
+                Err(error) => {
+                    unknown.get_or_insert(error);
+                    continue;
+                }
+            };
             if queues.settle(id, settlement)
                 && let Some(segment) = inner.segment_mut(sequence)
             {
@@ -639,7 +654,7 @@ impl Shared {
             inner.unwritten_since = Some(sync::now());
             self.wake.notify_all();
         }
-        Ok(())
+        unknown.map_or(Ok(()), Err)
     }
 
     fn fail(&self, reason: &str) {

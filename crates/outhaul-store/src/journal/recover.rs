@@ -27,6 +27,7 @@ use super::checkpoint::{Checkpoint, InputState, Listed};
 use super::commit::RESERVE;
 use super::footer::{Footer, Row};
 use super::format::{self, FLAG_CLEAN, FORMAT, FORMAT_MIN, Kind, SEGMENT_HEADER, SegmentHeader};
+use super::mark::{END, EndMark};
 use super::progress::OpenWatch;
 use super::scan::{Scanner, Step};
 use super::segment::Segment;
@@ -93,6 +94,7 @@ impl Recovery<'_> {
         if let Some(newest) = found.iter_mut().rev().find(|each| !each.segment.merged) {
             self.end_newest(newest, &mut out.report)?;
         }
+        self.lost_end(&found, &mut out);
         self.state(&mut found, &mut out)?;
         self.missing(&mut found, &mut out);
         found.sort_by_key(|each| each.segment.first_sequence);
@@ -100,9 +102,7 @@ impl Recovery<'_> {
             self.count(each, &mut out)?;
         }
         cover_gaps(&mut out.queues, &out.segments);
-        if !out.clean {
-            out.queues.crashed();
-        }
+        out.queues.landed(out.clean);
         Ok(out)
     }
 
@@ -112,7 +112,7 @@ impl Recovery<'_> {
         for entry in self.fs.list(self.dir).map_err(StoreError::io("list", self.dir))? {
             match Segment::parse_name(&entry.name).filter(|_| entry.is_file) {
                 Some(number) => numbers.push(number),
-                None if entry.name == RESERVE => {}
+                None if entry.name == RESERVE || entry.name == END => {}
                 None if entry.is_file && entry.name.ends_with(SPARE) => {
                     out.spares.push((entry.name, 0));
                 }
@@ -265,6 +265,28 @@ impl Recovery<'_> {
             newest.file.sync().map_err(StoreError::io("sync", &path))?;
         }
         Ok(())
+    }
+
+    /// Reports that the newest segment is missing, or shorter than it was behind a clean end.
+    fn lost_end(&self, found: &[Found], out: &mut Recovered) {
+        let Some(mark) = EndMark::read(self.fs, self.dir) else { return };
+        let newest = found.iter().rev().find(|each| !each.segment.merged).map(|each| &each.segment);
+        let (number, there) = newest.map_or((0, 0), |segment| (segment.number, segment.end));
+        let (offset, reason) = match number {
+            _ if number < mark.number => (0, "the newest segment is missing; what was in it is lost"),
+            _ if number == mark.number && there < mark.end => {
+                (there, "the file is shorter than it was when the log was closed; what was in it is lost")
+            }
+            _ => return,
+        };
+        out.next_number = out.next_number.max(mark.number.saturating_add(1));
+        let (file, length) = (Segment::file_name(mark.number), mark.end.saturating_sub(offset));
+        if offset > 0 {
+            // It is no write that was not finished.
+            out.report.torn_bytes = 0;
+        }
+        let reason = reason.to_owned();
+        out.report.damage.push(Damage { file, offset, length, reason, quarantined: None });
     }
 
     /// The newest valid checkpoint, and what was recorded since.
@@ -540,7 +562,10 @@ fn apply(out: &mut Recovered, control: &Control, format: u32) -> Result<(), Deco
             let id = queue_id(&mut reader)?;
             declare(&mut out.queues, id, None);
             let (sequence, state) = format::read_retry(&mut reader)?;
-            out.queues.get_mut(id).retries.insert(sequence, state);
+            let queue = out.queues.get_mut(id);
+            if queue.wants(sequence) {
+                queue.retries.insert(sequence, state);
+            }
         }
         Kind::InFlight => {
             let id = queue_id(&mut reader)?;

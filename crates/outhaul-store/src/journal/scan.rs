@@ -6,6 +6,10 @@ use crate::fs::File;
 use crate::journal::format::{BATCH_HEADER, BATCH_MAGIC, BatchHeader, FLAG_COMPRESSED, decompress};
 
 const CHUNK: usize = 256 * 1024;
+/// What is read at once where the disk fails.
+const PIECE: usize = 4096;
+/// The error of a disk that cannot read: 5 on every Unix.
+const EIO: i32 = 5;
 
 /// A stretch of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,13 +118,36 @@ impl<'a> Scanner<'a> {
         Ok(None)
     }
 
+    /// Fills the buffer where the disk cannot read all of it: what it cannot is zeros, which are no batch.
+    fn read_around(&mut self, offset: u64) -> io::Result<usize> {
+        let mut done = 0;
+        for piece in self.buffer.chunks_mut(PIECE) {
+            let wanted = piece.len();
+            let read = match self.file.read_at(piece, offset + done as u64) {
+                Err(error) if error.raw_os_error() == Some(EIO) => {
+                    piece.fill(0);
+                    wanted
+                }
+                read => read?,
+            };
+            done += read;
+            if read < wanted {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
     /// Has at least `length` bytes from `offset` in the buffer, as far as the file has them; returns where they start.
     fn fill(&mut self, offset: u64, length: usize) -> io::Result<usize> {
         let there = self.buffer_start + self.buffer.len() as u64;
         if offset < self.buffer_start || offset + length as u64 > there {
             let want = (length.max(CHUNK) as u64).min(self.end.saturating_sub(offset)) as usize;
             self.buffer.resize(want, 0);
-            let read = self.file.read_at(&mut self.buffer, offset)?;
+            let read = match self.file.read_at(&mut self.buffer, offset) {
+                Err(error) if error.raw_os_error() == Some(EIO) => self.read_around(offset)?,
+                read => read?,
+            };
             self.buffer.truncate(read);
             self.buffer_start = offset;
         }

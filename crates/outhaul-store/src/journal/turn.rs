@@ -49,8 +49,9 @@ pub(super) struct Inner {
     pub(super) segments: Vec<Segment>,
     /// Files that are ready to become segments, with their lengths.
     pub(super) spares: Vec<(String, u64)>,
-    /// Room in the active segment.
+    /// Room in the active segment, and how long it is to become.
     pub(super) room: u64,
+    pub(super) capacity: u64,
     pub(super) input: Option<InputState>,
     /// Whether everything is durable and a batch says so.
     pub(super) marked: bool,

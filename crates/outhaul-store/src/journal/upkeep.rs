@@ -135,7 +135,9 @@ impl Shared {
     pub(super) fn stop_upkeep(&self) {
         lock(&self.chores).stop = true;
         self.chores_wake.notify_all();
-        if let Some(thread) = lock(&self.keeper).take() {
+        // Not under the lock: the thread may be about to look whether it is there.
+        let thread = lock(&self.keeper).take();
+        if let Some(thread) = thread {
             // A panic in the thread was reported by the panic hook; nothing depends on what it left.
             thread.join().unwrap_or_default();
         }

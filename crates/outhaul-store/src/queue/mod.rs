@@ -73,7 +73,7 @@ impl Unwritten {
     }
 
     /// Takes changes back that could not be written.
-    pub(crate) fn put_back(&mut self, earlier: Self) {
+    fn put_back(&mut self, earlier: Self) {
         self.declaration |= earlier.declaration;
         self.removal |= earlier.removal;
         self.in_flight |= earlier.in_flight;
@@ -265,11 +265,11 @@ impl Queues {
         self.by_name.remove(&name);
     }
 
-    /// The process ended while entries were being delivered: each of them has one crash more.
-    pub(crate) fn crashed(&mut self) {
+    /// Nothing is being delivered at an open. If the end was not in order, what was has one crash more.
+    pub(crate) fn landed(&mut self, clean: bool) {
         for queue in &mut self.list {
             for sequence in std::mem::take(&mut queue.in_flight) {
-                if sequence <= queue.last && !queue.settled.contains(sequence) {
+                if !clean && sequence <= queue.last && !queue.settled.contains(sequence) {
                     *queue.crashes.entry(sequence).or_default() += 1;
                 }
             }
@@ -473,6 +473,12 @@ fn forget<T>(map: &mut BTreeMap<u64, T>, first: u64, last: u64) {
 }
 
 impl Queue {
+    /// Takes changes back that could not be written; what was settled meanwhile is tried no more.
+    pub(crate) fn put_back(&mut self, earlier: Unwritten) {
+        self.unwritten.put_back(earlier);
+        self.unwritten.retries.retain(|&sequence, _| !self.settled.contains(sequence));
+    }
+
     /// Nothing that was ever in it waits any more, and it takes nothing new.
     pub(crate) fn end(&mut self) {
         self.settled.insert(0, self.last);

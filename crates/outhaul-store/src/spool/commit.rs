@@ -314,7 +314,13 @@ impl Shared {
             self.write_file(&path, job)
         };
         let done = in_parallel(&tasks, self.options.writers, one);
-        for (&(job, queue), result) in tasks.iter().zip(done) {
+        for (&(job, queue), written) in tasks.iter().zip(done) {
+            // The names come one after the other: a kill between them leaves no later entry without an earlier one.
+            let id = jobs[job].queues[queue].0;
+            let result = match (written, paths.get(&id)) {
+                (Ok(file), Some(Ok(dir))) => self.name_file(dir, &jobs[job]).map(|()| file),
+                (written, _) => written,
+            };
             let (id, outcome) = &mut jobs[job].queues[queue];
             touched.insert(*id);
             match result {
@@ -385,15 +391,20 @@ impl Shared {
             }
             Ok(file)
         };
-        let written = write().map_err(|error: io::Error| {
+        write().map_err(|error: io::Error| {
             // What is left of it goes at the next open.
             self.fs.remove(&temporary).unwrap_or_default();
             Failed::Absent(StoreError::io("write", &path)(error))
-        })?;
-        match self.fs.rename(&temporary, &path) {
-            Ok(()) => Ok(written),
-            Err(error) => Err(Failed::Unknown(StoreError::io("rename", &path)(error).to_string().into())),
-        }
+        })
+    }
+
+    /// Gives a file that is written its name.
+    fn name_file(&self, dir: &Path, job: &Job) -> Result<(), Failed> {
+        let name = job.slot.file();
+        let (path, temporary) = (dir.join(&name), dir.join(format!("{name}{UNFINISHED}")));
+        self.fs
+            .rename(&temporary, &path)
+            .map_err(|error| Failed::Unknown(StoreError::io("rename", &path)(error).to_string().into()))
     }
 
     /// One sync for each directory in which something changed. One that fails is the last one.

@@ -161,6 +161,11 @@ pub(crate) fn minted(id: [u8; 16]) -> Option<u64> {
     (id[6] >> 4 == 7 && id[8] >> 6 == 0b10 && id[12..] == sum).then(|| prefix(id))
 }
 
+/// Whether a file has a name that was minted here.
+pub(crate) fn is_minted(file: &str) -> bool {
+    uuid(EntryName::parse(file).name).and_then(minted).is_some()
+}
+
 /// Mints ids that grow, whatever the clock does.
 #[derive(Debug)]
 pub(crate) struct Minter {

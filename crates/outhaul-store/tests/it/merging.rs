@@ -364,3 +364,27 @@ fn attachments_and_times_survive_a_merge() {
     let (_, log) = on(fs.disk(), options(SEGMENT));
     assert_eq!(details(&log), before);
 }
+
+#[test]
+fn a_merged_segment_that_is_merged_again_leaves_nothing_missing() {
+    let (fs, log) = on(SimDisk::default(), options(6000));
+    attach(&log, &["a", "b", "stuck"]);
+    for id in 0..120 {
+        let queue = match id {
+            0..40 if id % 5 == 0 => "stuck",
+            0..40 => "a",
+            _ => "b",
+        };
+        append(&log, id, &[queue], 250);
+    }
+    let b = waiting(&log, "b");
+    settle_all(&log, "a");
+    b[..30].iter().for_each(|entry| settle(&log, entry, Outcome::Delivered));
+    (0..3).for_each(|_| log.flush_sync().unwrap());
+    waiting(&log, "stuck")[..7].iter().for_each(|entry| settle(&log, entry, Outcome::Delivered));
+    b[30..60].iter().for_each(|entry| settle(&log, entry, Outcome::Delivered));
+    (0..3).for_each(|_| log.flush_sync().unwrap());
+    let left = ids(&log, "stuck");
+    let (_, log) = on(fs.disk(), options(6000));
+    assert_eq!((ids(&log, "stuck"), log.report().damage), (left, vec![]));
+}

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outhaul_store::{
-    AppendError, Durability, Journal, JournalOptions, Log, OpenWatch, Outcome, Shards, SimDisk,
-    SimFileSystem, StoreError,
+    AppendError, Durability, Journal, JournalOptions, Kept, Log, OpenWatch, Outcome, Shards, SimDisk,
+    SimFileSystem, Store, StoreError, StoreOptions,
 };
 
 use crate::segments::{append, files, on, settle_all};
 use crate::support::{
-    admission, attach, check_sums, event, ids, name, open, options, settle, sized, waiting,
+    admission, attach, check_sums, event, failed, ids, name, open, options, settle, sized, waiting,
 };
 
 fn crashes(log: &Journal) -> Vec<u32> {
@@ -370,4 +370,31 @@ fn the_reserve_is_no_segment_of_a_log_that_is_looked_at() {
     assert!(fs.disk().content(&Path::new(crate::support::DIR).join("reserve")).is_some());
     let (_, log) = on(fs.disk(), JournalOptions { read_only: true, ..options(1500) });
     assert_eq!(log.report(), Default::default());
+}
+
+#[tokio::test]
+async fn an_event_behind_a_lost_end_is_not_taken_for_one_that_failed() {
+    let open = async |disk| {
+        let fs = SimFileSystem::new(disk);
+        let mut options = StoreOptions::from(options(1 << 16));
+        options.durability = Durability::Interval(Duration::from_secs(60));
+        let store = Store::open_on(Arc::new(fs.clone()), std::path::Path::new("/data"), options).await;
+        let store = store.unwrap();
+        attach(&**store.log(), &["a"]);
+        (fs, store)
+    };
+    let (fs, store) = open(SimDisk::default()).await;
+    store.log().flush().await.unwrap();
+    let receipt = store.log().append(vec![admission(1, &["a"])]).await.remove(0).unwrap();
+    assert!(!receipt.durable);
+    store.failed().put(vec![failed("a", receipt.sequence)]).await.unwrap();
+    let disk = fs.disk().crash_with(|_| Kept::Nothing);
+    drop(store);
+    let (fs, store) = open(disk).await;
+    let again = store.log().append(vec![admission(2, &["a"])]).await.remove(0).unwrap();
+    assert!(again.sequence > receipt.sequence, "{again:?}");
+    store.close().await.unwrap();
+    drop(store);
+    let (_, store) = open(fs.disk()).await;
+    assert_eq!(store.log().stats()[0].waiting, 1);
 }

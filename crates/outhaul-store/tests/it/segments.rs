@@ -121,6 +121,8 @@ fn a_file_whose_new_life_ends_behind_its_header_or_its_checkpoint_shows_nothing_
                 let mut disk = disk.clone();
                 let content = [&new[..cut], &old[cut..]].concat();
                 disk.put(&path, content);
+                // The file gets its name, and is noted as the newest, after that.
+                disk.delete(&Path::new(DIR).join("end"));
                 let (_, log) = on(disk, options(2000));
                 let found = ids(&log, "a");
                 assert!(found.iter().all(|id| *id >= 100), "cut at {cut}: {found:?}");
@@ -423,5 +425,45 @@ fn foreign_files_are_named_and_left_alone() {
     log.close_sync().unwrap();
     for name in foreign {
         assert_eq!(fs.disk().content(&Path::new(DIR).join(name)), Some(&b"mine"[..]));
+    }
+}
+
+#[test]
+fn a_spare_that_was_never_filled_is_not_used() {
+    let mut disk = SimDisk::default();
+    disk.put(std::path::Path::new("/data/log/0.spare"), Vec::new());
+    let (fs, log) = on(disk, options(1 << 20));
+    attach(&log, &["a"]);
+    (0..50).for_each(|id| append(&log, id, &["a"], 250));
+    let segments = files(&fs.disk(), ".seg").len();
+    assert!(segments < 10, "{segments} segments for 50 events");
+}
+
+#[test]
+fn a_log_that_lost_its_end_says_so() {
+    let (fs, log) = on(SimDisk::default(), options(3000));
+    attach(&log, &["a"]);
+    (0..30).for_each(|id| append(&log, id, &["a"], 250));
+    let killed = fs.disk();
+    log.close_sync().unwrap();
+    let closed = fs.disk();
+    for (mut disk, shorter) in [(killed, false), (closed.clone(), false), (closed, true)] {
+        let newest = files(&disk, ".seg").pop().unwrap();
+        if shorter {
+            let content = disk.content(&newest).unwrap()[..400].to_vec();
+            disk.put(&newest, content);
+        } else {
+            disk.delete(&newest);
+        }
+        let (fs, log) = on(disk, options(3000));
+        let damage = log.report().damage;
+        assert!(damage.len() == 1 && newest.ends_with(&damage[0].file), "{damage:?}");
+        attach(&log, &["a"]);
+        let there = ids(&log, "a");
+        assert!(!there.is_empty() && there.len() < 30, "{there:?}");
+        append(&log, 100, &["a"], 250);
+        drop(log);
+        let (_, log) = on(fs.disk(), options(3000));
+        assert_eq!((log.report().damage, ids(&log, "a").pop()), (vec![], Some(100)), "it is told once");
     }
 }
