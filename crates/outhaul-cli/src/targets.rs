@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use outhaul::event::TargetName;
-use outhaul::store::{Store, StoreOptions};
+use outhaul::store::{Engine, Store, StoreOptions};
 use outhaul::target::{TargetUri, redact};
 use outhaul::{OpenError, OuthaulBuilder};
 
@@ -46,7 +46,7 @@ pub(crate) fn configure(
     data: &Path,
 ) -> OuthaulBuilder {
     // What cannot be looked at is told by whoever opens it.
-    let there = || Store::engine_of(data).ok().flatten();
+    let there = || Store::engine_of(data).ok().flatten().filter(|&engine| engine != Engine::Memory);
     let (engine, durability) = (store.asked.or_else(there).unwrap_or_default(), store.durability);
     let mut builder = builder.store(StoreOptions { engine, durability, ..StoreOptions::default() });
     for target in to {

@@ -76,9 +76,10 @@ fn the_spool_delivers_and_its_directory_is_refused_by_the_journal() {
     let stat: serde_json::Value = serde_json::from_str(&stat.ended_with(0).stdout).unwrap();
     assert_eq!((&stat["engine"], &stat["queues"][0]["waiting"]), (&"spool".into(), &2.into()));
     outhaul(dir.path(), &["queue", "verify", "--data", "data"]).ended_with(0);
-    let refused = pipe(dir.path(), &["--to", "h=file:out", "--data", "data"], "");
+    let refused = pipe(dir.path(), &["--to", "h=file:out", "--engine", "journal", "--data", "data"], "");
     refused.ended_with(2).has("belongs to the engine `spool`, and the engine `journal` is asked for");
-    let args = ["--to", "h=file:out", "--repoint", "h", "--engine", "spool", "--data", "data"];
+    // Without the option the engine is that of the directory.
+    let args = ["--to", "h=file:out", "--repoint", "h", "--data", "data"];
     pipe(dir.path(), &args, "").ended_with(0);
     assert_eq!(values(&dir.path().join("out")).len(), 2);
 }
