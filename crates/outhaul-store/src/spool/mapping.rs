@@ -19,7 +19,7 @@
 //! # Entry to event
 //!
 //! With the key `outhaul`, the event is what it was. Without it the entry is one of RustFS: see
-//! [`Notification`](super::notification::Notification); the id is the entry's name, with `-<index>` if it is one of a
+//! [`Notification`]; the id is the entry's name, with `-<index>` if it is one of a
 //! batch, so that it is the same at each reading, and `dedup_id` is kept if there is one.
 
 use std::collections::BTreeMap;

@@ -17,7 +17,7 @@
 //! # What is weaker than in the journal
 //!
 //! - An event is several files, so it can be stored for some of its targets and not for others:
-//!   [`AppendError::Partial`](crate::AppendError::Partial). Limits are reserved for all of them first.
+//!   [`AppendError::Partial`]. Limits are reserved for all of them first.
 //! - The format has no place for retries and notes of what is in flight. They are written beside the directory, at
 //!   most once a second and not synced: a crash of the process keeps them, a loss of power may forget them.
 //! - A batch of which some items are settled is repeated as a whole after a crash.
