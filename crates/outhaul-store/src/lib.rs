@@ -69,7 +69,10 @@ pub use fs::sim::{Kept, SimDisk, SimFileSystem};
 pub use fs::{DirEntry, File, FileSystem, FsKind, Lock, OsFileSystem, Space, Stat};
 #[cfg(feature = "testkit")]
 #[doc(hidden)]
-pub use journal::fuzzing;
+pub mod fuzzing {
+    pub use crate::journal::fuzzing::*;
+    pub use crate::spool::fuzzing::*;
+}
 pub use journal::{Journal, JournalOptions, OpenWatch, Upkeep};
 pub use log::{
     Admission, Damage, Durability, Entry, Input, Lease, Log, OpenReport, Origin, Outcome, Place,

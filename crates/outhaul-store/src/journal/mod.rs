@@ -45,7 +45,7 @@ mod files;
 mod footer;
 mod format;
 #[cfg(feature = "testkit")]
-pub mod fuzzing;
+pub(crate) mod fuzzing;
 mod heal;
 mod mark;
 mod mend;

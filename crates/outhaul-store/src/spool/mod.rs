@@ -49,6 +49,8 @@ use crate::queue::{QueueId, Runs, SharedQueues};
 pub mod batch;
 mod commit;
 mod failed;
+#[cfg(feature = "testkit")]
+pub mod fuzzing;
 mod index;
 mod log;
 pub mod mapping;

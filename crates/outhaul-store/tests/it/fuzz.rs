@@ -95,3 +95,30 @@ fn sim_fuzz_any_bytes_are_read_as_a_checkpoint() {
     let bodies: Vec<_> = written().into_iter().filter_map(body).collect();
     run("fuzz checkpoint", fuzzing::checkpoint, &[bodies, corpus("checkpoint")].concat());
 }
+
+/// Files of queue directories that other products wrote, with their names.
+fn foreign() -> Vec<(String, Vec<u8>)> {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let dirs = ["rustfs/rustfs-webhook-primary", "rustfs/rustfs-kafka-audit", "minio/minio-webhook-primary"];
+    let files = dirs.iter().flat_map(|dir| std::fs::read_dir(golden.join(dir)).unwrap());
+    let files = files.map(|file| file.unwrap()).filter(|file| file.file_type().unwrap().is_file());
+    files.map(|file| (file.file_name().into_string().unwrap(), std::fs::read(file.path()).unwrap())).collect()
+}
+
+#[test]
+fn sim_fuzz_any_bytes_are_read_as_an_entry_of_a_queue_directory() {
+    let plain: Vec<_> = foreign().into_iter().filter(|(name, _)| !name.ends_with(".snappy")).collect();
+    let plain: Vec<_> = plain.into_iter().map(|(_, content)| content).collect();
+    run("fuzz entry", fuzzing::entry, &plain);
+}
+
+#[test]
+fn sim_fuzz_any_bytes_are_decompressed() {
+    let packed = foreign().into_iter().filter(|(name, _)| name.ends_with(".snappy"));
+    run("fuzz compressed", fuzzing::compressed, &packed.map(|(_, content)| content).collect::<Vec<_>>());
+}
+
+#[test]
+fn sim_fuzz_any_bytes_are_read_as_a_name() {
+    run("fuzz name", fuzzing::name, &foreign().into_iter().map(|(name, _)| name.into()).collect::<Vec<_>>());
+}
