@@ -55,6 +55,8 @@ pub(crate) enum Halt {
     Cut(Cut),
     /// It cannot go on.
     Error(CliError),
+    /// An event can never be taken: a bad line, found later.
+    BadEvent(CliError),
 }
 
 impl From<Cut> for Halt {
@@ -140,7 +142,13 @@ impl Session {
                     let chunk = self.gather(chunk);
                     self.summary.read += chunk.read;
                     self.summary.skipped += chunk.skipped;
-                    self.admit(chunk).await?;
+                    match self.admit(chunk).await {
+                        Err(Halt::BadEvent(error)) => {
+                            self.input_ended = true;
+                            return Ok(self.watch.console.fail(&error));
+                        }
+                        admitted => admitted?,
+                    }
                 }
                 Some(Fed::End(end)) => return self.input_ended(end),
                 Some(Fed::OtherInput) => self.watch.console.say(

@@ -155,7 +155,7 @@ fn is_about_size(error: &AdmitError) -> bool {
 }
 
 fn never_fits(place: String, why: String) -> Halt {
-    Halt::Error(
+    Halt::BadEvent(
         CliError::new(Exit::Wrong, "an event is larger than a queue")
             .at(place)
             .because(why)

@@ -19,7 +19,7 @@ impl Session {
     pub(super) fn halted(&mut self, halt: Halt) -> Exit {
         let console = &self.watch.console;
         match halt {
-            Halt::Error(error) => console.fail(&error),
+            Halt::Error(error) | Halt::BadEvent(error) => console.fail(&error),
             Halt::Cut(Cut::Broken(failure)) => console.fail(&failure.into()),
             Halt::Cut(Cut::TimedOut) => {
                 let waited = self.timeout.unwrap_or_default();
