@@ -8,7 +8,7 @@
 //!
 //! Plain group commit settles at two half-batches that take turns: those that were just answered find the others
 //! already waiting. So after a round as many calls are awaited as were answered and as were waiting by then, for at
-//! most half of what a round takes on average. A wait that was in vain is not repeated at once: the rounds that go
+//! most what a round takes on average. A wait that was in vain is not repeated at once: the rounds that go
 //! without it double up to a bound, so callers that do not come back at once pay next to nothing.
 
 use std::collections::VecDeque;
@@ -280,7 +280,7 @@ impl Inner {
             return;
         }
         gather.wanted = answered + waiting;
-        gather.until = Some(sync::now() + gather.mean / 2);
+        gather.until = Some(sync::now() + gather.mean);
     }
 }
 
