@@ -261,7 +261,7 @@ impl Shared {
         let in_place = self.kind == FsKind::InPlace;
         let capacity = match core.active.as_ref() {
             _ if !in_place => max,
-            None => self.options.segment_bytes_first.min(max),
+            None => first,
             Some(active) => active.capacity.saturating_mul(2).min(max),
         };
         // The first one is small enough to be prepared at once.

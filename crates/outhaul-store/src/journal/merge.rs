@@ -98,7 +98,8 @@ impl Shared {
         let failed = |what| StoreError::io(what, unfinished);
         // What they replaced themselves may still be listed, or come back.
         let own = group.iter().map(|segment| segment.number);
-        let replaces = own.chain(group.iter().flat_map(|segment| segment.replaces.iter().copied())).collect();
+        let replaces: Vec<u64> =
+            own.chain(group.iter().flat_map(|segment| segment.replaces.iter().copied())).collect();
         let salt = uuid::Uuid::new_v4().as_u64_pair().0;
         let (base, first_sequence) = (first.base, first.first_sequence);
         let header = SegmentHeader { format: FORMAT, merged: true, number, salt, base, first_sequence };
@@ -106,7 +107,7 @@ impl Shared {
         file.write_at(&header.encode(), 0).map_err(failed("write"))?;
         let mut target = Target::new(file, salt, first_sequence);
         let end_sequence = last.end_sequence;
-        let note = MergedNote { number, base, first_sequence, end_sequence, replaces };
+        let note = MergedNote { number, base, first_sequence, end_sequence, replaces: replaces.clone() };
         target.builder.add(Kind::Merged, |out| note.encode(out));
         target.flush(first_sequence).map_err(failed("write"))?;
         for segment in group {
@@ -121,6 +122,7 @@ impl Shared {
             end_sequence,
             end: target.offset,
             merged: true,
+            replaces,
             ..Segment::default()
         };
         let read = survey(&*target.file, &merged, Some(target.offset), target.offset, |_| true);
@@ -162,8 +164,6 @@ impl Shared {
             let old = |each: &Segment| group.iter().any(|old| old.number == each.number);
             for each in inner.segments.iter().filter(|each| old(each)) {
                 each.tallies().iter().for_each(|tally| merged.add(tally.queue, tally.entries, tally.bytes));
-                merged.replaces.push(each.number);
-                merged.replaces.extend_from_slice(&each.replaces);
             }
             inner.segments.retain(|each| !old(each));
             let at = at.min(inner.segments.len());

@@ -33,6 +33,7 @@ pub(super) enum Chore {
 pub(super) struct Chores {
     list: std::collections::VecDeque<Chore>,
     stop: bool,
+    /// Without a thread: somebody works it off.
     busy: bool,
 }
 
@@ -120,10 +121,8 @@ impl Shared {
                         return;
                     }
                     if let Some(chore) = chores.list.pop_front() {
-                        chores.busy = true;
                         break chore;
                     }
-                    chores.busy = false;
                     chores = self.chores_wake.wait(chores).unwrap_or_else(PoisonError::into_inner);
                 }
             };

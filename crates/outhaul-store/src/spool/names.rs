@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use outhaul_event::TargetName;
+use outhaul_event::{TargetName, fnv1a64};
 use uuid::Uuid;
 
 /// The suffix of a compressed entry.
@@ -55,12 +55,6 @@ pub fn safe_id(id: &str) -> String {
 fn hashed(safe: &mut String, id: &str) {
     // Writing to a string cannot fail.
     write!(safe, "-{:016x}", fnv1a64(id.as_bytes())).unwrap_or_default();
-}
-
-fn fnv1a64(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// The directory of a target: `outhaul-` and its name. The prefix keeps device names of Windows away. A dot at the end,

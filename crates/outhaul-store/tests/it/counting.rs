@@ -7,20 +7,35 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use outhaul_store::{DirEntry, File, FileSystem, Lock, SimFileSystem, Space, Stat};
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Counting {
-    disk: SimFileSystem,
-    syncs: Arc<AtomicU64>,
+    disk: Arc<dyn FileSystem>,
+    files: Arc<AtomicU64>,
+    dirs: Arc<AtomicU64>,
+}
+
+impl Default for Counting {
+    fn default() -> Self {
+        Self::over(SimFileSystem::default())
+    }
 }
 
 impl Counting {
+    pub(crate) fn over(disk: impl FileSystem) -> Self {
+        Self { disk: Arc::new(disk), files: Arc::default(), dirs: Arc::default() }
+    }
+
     /// Syncs of files and directories.
     pub(crate) fn syncs(&self) -> u64 {
-        self.syncs.load(Ordering::Relaxed)
+        self.file_syncs() + self.dirs.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn file_syncs(&self) -> u64 {
+        self.files.load(Ordering::SeqCst)
     }
 
     fn file(&self, file: Arc<dyn File>) -> Arc<dyn File> {
-        Arc::new(Counted { file, syncs: Arc::clone(&self.syncs) })
+        Arc::new(Counted { file, syncs: Arc::clone(&self.files) })
     }
 }
 
@@ -60,7 +75,7 @@ impl FileSystem for Counting {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.dirs.fetch_add(1, Ordering::SeqCst);
         self.disk.sync_dir(dir)
     }
 
@@ -83,7 +98,7 @@ impl File for Counted {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.syncs.fetch_add(1, Ordering::SeqCst);
         self.file.sync()
     }
 

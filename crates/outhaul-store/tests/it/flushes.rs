@@ -8,6 +8,7 @@ use std::thread;
 
 use outhaul_store::{Admission, Journal, JournalOptions, OsFileSystem};
 
+use crate::counting::Counting;
 use crate::support::{attach, scale, sized};
 
 /// Flushes that a batch may cost.
@@ -78,18 +79,18 @@ impl LoopDevice {
     /// Appends from threads that wait for each receipt, until so many batches were synced.
     fn flushes_per_batch(&self, producers: u64, batches: u64) -> f64 {
         let dir = self.at.join(producers.to_string());
-        let syncs = Arc::new(AtomicU64::new(0));
-        let fs = Arc::new(counting::Counting { os: OsFileSystem, syncs: Arc::clone(&syncs) });
+        // A sync of a file is a batch.
+        let fs = Counting::over(OsFileSystem);
         // Prepared files are what is measured, not their preparation.
         let options = JournalOptions { segment_bytes_first: 32 << 20, ..JournalOptions::default() };
         let (log, quarantine) = (dir.join("log"), dir.join("quarantine"));
-        let journal = Journal::open(fs, &log, &quarantine, options).unwrap();
+        let journal = Journal::open(Arc::new(fs.clone()), &log, &quarantine, options).unwrap();
         attach(&journal, &["a"]);
-        produce(&journal, producers, &syncs, 20);
-        let (flushes_before, syncs_before) = (self.flushes(), syncs.load(Ordering::SeqCst));
-        let appended = produce(&journal, producers, &syncs, batches);
+        produce(&journal, producers, &fs, 20);
+        let (flushes_before, syncs_before) = (self.flushes(), fs.file_syncs());
+        let appended = produce(&journal, producers, &fs, batches);
         let flushes = self.flushes() - flushes_before;
-        let synced = syncs.load(Ordering::SeqCst) - syncs_before;
+        let synced = fs.file_syncs() - syncs_before;
         println!("{producers} producers: {appended} events, {synced} syncs, {flushes} flushes");
         journal.close_sync().unwrap();
         flushes as f64 / synced as f64
@@ -105,13 +106,13 @@ impl Drop for LoopDevice {
     }
 }
 
-fn produce(journal: &Journal, producers: u64, syncs: &AtomicU64, batches: u64) -> u64 {
-    let end = syncs.load(Ordering::SeqCst) + batches;
+fn produce(journal: &Journal, producers: u64, fs: &Counting, batches: u64) -> u64 {
+    let end = fs.file_syncs() + batches;
     let appended = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..producers {
             scope.spawn(|| {
-                while syncs.load(Ordering::SeqCst) < end {
+                while fs.file_syncs() < end {
                     let admission: Admission = sized(appended.fetch_add(1, Ordering::SeqCst), &["a"], 900);
                     assert!(journal.append_sync(vec![admission])[0].is_ok());
                 }
@@ -145,86 +146,6 @@ fn detach_stale() {
             run("umount", &["--lazy", at]).map(drop).unwrap_or_default();
             run("losetup", &["--detach", device]).map(drop).unwrap_or_default();
             std::fs::remove_dir_all(Path::new(at).parent().unwrap()).unwrap_or_default();
-        }
-    }
-}
-
-/// The real file system, whose syncs of files are counted: one is one batch.
-mod counting {
-    use std::io;
-    use std::path::Path;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    use outhaul_store::{DirEntry, File, FileSystem, Lock, OsFileSystem, Space, Stat};
-
-    #[derive(Debug)]
-    pub(super) struct Counting {
-        pub(super) os: OsFileSystem,
-        pub(super) syncs: Arc<AtomicU64>,
-    }
-
-    #[derive(Debug)]
-    struct Counted {
-        file: Arc<dyn File>,
-        syncs: Arc<AtomicU64>,
-    }
-
-    impl Counting {
-        fn counted(&self, file: Arc<dyn File>) -> Arc<dyn File> {
-            Arc::new(Counted { file, syncs: Arc::clone(&self.syncs) })
-        }
-    }
-
-    impl FileSystem for Counting {
-        fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
-            self.os.create_dir_all(dir)
-        }
-        fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
-            self.os.create(path).map(|file| self.counted(file))
-        }
-        fn open(&self, path: &Path, write: bool) -> io::Result<Arc<dyn File>> {
-            self.os.open(path, write).map(|file| self.counted(file))
-        }
-        fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
-            self.os.list(dir)
-        }
-        fn stat(&self, path: &Path) -> io::Result<Stat> {
-            self.os.stat(path)
-        }
-        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-            self.os.rename(from, to)
-        }
-        fn remove(&self, path: &Path) -> io::Result<()> {
-            self.os.remove(path)
-        }
-        fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-            self.os.sync_dir(dir)
-        }
-        fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>> {
-            self.os.lock(path)
-        }
-        fn space(&self, path: &Path) -> io::Result<Space> {
-            self.os.space(path)
-        }
-    }
-
-    impl File for Counted {
-        fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-            self.file.read_at(buffer, offset)
-        }
-        fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {
-            self.file.write_at(buffer, offset)
-        }
-        fn sync(&self) -> io::Result<()> {
-            self.syncs.fetch_add(1, Ordering::SeqCst);
-            self.file.sync()
-        }
-        fn set_len(&self, length: u64) -> io::Result<()> {
-            self.file.set_len(length)
-        }
-        fn len(&self) -> io::Result<u64> {
-            self.file.len()
         }
     }
 }
