@@ -46,6 +46,12 @@ pub enum DecodeError {
 impl Event {
     /// Appends the encoding to a buffer.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        self.encode_attributes(out);
+        out.put_slice(&self.body);
+    }
+
+    /// Appends the encoding without the body, which is its end: for whoever writes the two from where they are.
+    pub fn encode_attributes(&self, out: &mut Vec<u8>) {
         let optional = [&self.pid, &self.subject, &self.time, &self.content_type, &self.schema];
         let mut flags = (u8::from(self.minted) * MINTED) | (u8::from(self.base64) * BASE64);
         for (text, flag) in optional.iter().zip(OPTIONAL) {
@@ -74,7 +80,6 @@ impl Event {
                 HeaderValue::Boolean(truth) => out.put_u8(2 + u8::from(*truth)),
             }
         }
-        out.put_slice(&self.body);
     }
 
     /// The pid of an encoding, without reading the rest.

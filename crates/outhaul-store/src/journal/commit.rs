@@ -9,13 +9,17 @@ use bytes::Bytes;
 use outhaul_event::wire::put_varint;
 
 use super::checkpoint::InputState;
-use super::format::{BatchBuilder, FLAG_CLEAN, Kind, Mark, put_queue, put_retry, put_runs, put_sequences};
+use super::footer::FooterBuilder;
+use super::format::{
+    BatchBuilder, FLAG_CLEAN, Kind, Mark, RecordHeader, Targets, put_queue, put_retry, put_runs,
+    put_sequences,
+};
 use super::segment::Segment;
 use super::turn::{AppendReply, Call, Encoded, Inner, UnitReply};
 use super::{Shared, lock, sync};
 use crate::error::{AppendError, StoreError, is_full};
 use crate::fs::File;
-use crate::log::{Admission, Durability, Receipt};
+use crate::log::{Durability, Receipt};
 use crate::queue::{QueueId, Queues, Runs, Unwritten};
 
 /// The file in the log's directory whose space is held back.
@@ -58,6 +62,26 @@ pub(super) struct Active {
     pub(super) asked: u64,
     /// The batches in it, without the checkpoint.
     pub(super) batches: u64,
+    /// What its footer will say; None if that became too much to keep, or if the file is to be read first.
+    pub(super) footer: Option<FooterBuilder>,
+}
+
+impl Active {
+    /// Notes a batch for the footer.
+    fn note(&mut self, first_sequence: u64, offset: u64, entries_start: usize, events: &[EventDone]) {
+        let Some(footer) = &mut self.footer else { return };
+        footer.batch(first_sequence, offset);
+        let mut start = entries_start;
+        for EventDone { sequence, length, targets, event } in events {
+            let (sequence, length, targets) = (*sequence, *length, targets.clone());
+            let record = RecordHeader { kind: Kind::Event, sequence, start, length, crc: event.crc, targets };
+            footer.entry(&record, offset, event.hashes);
+            start += length;
+        }
+        if footer.is_large() {
+            self.footer = None;
+        }
+    }
 }
 
 /// What one round took from the queue of calls, to be answered at its end.
@@ -65,7 +89,6 @@ pub(super) struct Active {
 pub(super) struct Taken {
     answers: Vec<Answer>,
     events: Vec<EventDone>,
-    bodies: Vec<Vec<u8>>,
     inputs: Vec<(Bytes, UnitReply)>,
     flushes: Vec<UnitReply>,
     unwritten: Vec<(QueueId, Unwritten)>,
@@ -80,9 +103,9 @@ struct Answer {
 
 struct EventDone {
     sequence: u64,
-    length: u64,
-    /// Holds the room until the entry counts itself.
-    admission: Admission,
+    length: usize,
+    targets: Targets,
+    event: Encoded,
 }
 
 /// Why a batch is not on disk.
@@ -148,7 +171,7 @@ impl Shared {
         let mut written = match before {
             Ok(()) if nothing => Ok(None),
             Err(failure) => Err(failure),
-            Ok(()) => self.write_batch(core, first_sequence, 0, sync, &taken.bodies).map(Some),
+            Ok(()) => self.write_batch(core, first_sequence, 0, sync, &taken.events).map(Some),
         };
         if matches!(written, Err(WriteFailure::Full)) {
             self.starved(core);
@@ -289,7 +312,7 @@ impl Shared {
     }
 
     fn add_event(&self, core: &mut Core, event: Encoded, taken: &mut Taken) -> Receipt {
-        let Encoded { admission, body, crc } = event;
+        let admission = &event.admission;
         let (targets, shed) = admission.outcome(&self.queues);
         let durable = self.options.durability == Durability::Synced;
         let mut receipt = Receipt { sequence: 0, dedup_id: admission.dedup_id, targets, shed, durable };
@@ -299,16 +322,14 @@ impl Shared {
         }
         let sequence = core.next_sequence;
         core.next_sequence += 1;
-        let gaps: super::format::Targets = granted
-            .iter()
-            .map(|&id| (id, sequence - std::mem::replace(core.last_mut(id), sequence)))
-            .collect();
-        core.builder.add_event(body.len(), crc, &gaps);
+        let gap = |&id| (id, sequence - std::mem::replace(core.last_mut(id), sequence));
+        let targets: Targets = granted.iter().map(gap).collect();
+        let length = event.length();
+        core.builder.add_event(length, event.crc, &targets);
         if let Some(position) = admission.position {
             taken.positions.insert(position, position);
         }
-        taken.events.push(EventDone { sequence, length: body.len() as u64, admission });
-        taken.bodies.push(body);
+        taken.events.push(EventDone { sequence, length, targets, event });
         receipt.sequence = sequence;
         receipt
     }
@@ -321,7 +342,7 @@ impl Shared {
         first_sequence: u64,
         flags: u32,
         sync: bool,
-        bodies: &[Vec<u8>],
+        events: &[EventDone],
     ) -> Result<u64, WriteFailure> {
         let length = core.builder.length();
         let full = core.active.as_ref().is_none_or(|active| {
@@ -339,7 +360,7 @@ impl Shared {
         let (salt, synced_to) = (active.salt, active.base + active.synced);
         let mark = Mark { salt, synced_to, first_sequence, flags };
         buffer.clear();
-        let all = bodies.iter().map(Vec::as_slice);
+        let all = events.iter().flat_map(|done| done.event.slices());
         let packed = self.options.compress && builder.compressed(mark, all.clone(), buffer);
         if !packed {
             builder.head(mark, buffer);
@@ -357,6 +378,7 @@ impl Shared {
         }
         active.offset += written as u64;
         active.batches += 1;
+        active.note(first_sequence, offset, builder.entries_start(), events);
         self.sync_only(core, sync).map(|()| offset)
     }
 
@@ -402,10 +424,10 @@ impl Shared {
                     segment.index(first_sequence, offset);
                     segment.end_sequence = core.next_sequence;
                     segment.end = active.offset;
-                    for event in &taken.events {
+                    for done in &taken.events {
                         // A queue may have been removed in the meantime.
-                        let there = event.admission.granted().iter().filter(|&&id| !queues.get(id).removed);
-                        there.for_each(|&id| segment.add(id, 1, event.length));
+                        let there = done.targets.iter().filter(|(id, _)| !queues.get(*id).removed);
+                        there.for_each(|(id, _)| segment.add(*id, 1, done.length as u64));
                     }
                     inner.room = active.capacity.saturating_sub(active.offset);
                 }
@@ -423,11 +445,11 @@ impl Shared {
                     input.admitted.insert(first, last);
                 }
             }
-            for event in &taken.events {
-                queues.admit(&event.admission, event.sequence, event.length);
+            for done in &taken.events {
+                queues.admit(&done.event.admission, done.sequence, done.length as u64);
             }
-            for event in taken.events.iter().rev() {
-                queues.announce(event.admission.granted(), event.sequence);
+            for done in taken.events.iter().rev() {
+                queues.announce(done.event.admission.granted(), done.sequence);
             }
             // A removed queue wants nothing of what came in the meantime.
             for (id, _) in taken.unwritten.iter().filter(|(_, unwritten)| unwritten.removal) {
@@ -531,7 +553,6 @@ impl Taken {
     fn refuse_events(&mut self, error: impl Fn() -> AppendError) {
         // The room that they held is given back before anybody hears of it.
         self.events.clear();
-        self.bodies.clear();
         self.positions = Runs::default();
         for answer in std::mem::take(&mut self.answers) {
             answer.fail(&error);

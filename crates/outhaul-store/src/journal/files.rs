@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering;
 
 use super::checkpoint::{Checkpoint, Listed};
 use super::commit::{Active, Core, RESERVE};
-use super::format::{BatchBuilder, FORMAT, Kind, Mark, SegmentHeader};
+use super::footer::FooterBuilder;
+use super::format::{BatchBuilder, FORMAT, Kind, Mark, SEGMENT_HEADER, SegmentHeader};
 use super::mark::EndMark;
 use super::recover::SPARE;
 use super::segment::{Index, Segment};
@@ -189,7 +190,9 @@ impl Shared {
         let (file, capacity) = self.place(&segment.path(&self.dir), bytes, core)?;
         self.mark_end(number, 0);
         let before = lock(&self.inner).segments.last().map(|segment| segment.number);
-        core.active = Some(Active {
+        let mut footer = FooterBuilder::default();
+        footer.batch(first_sequence, SEGMENT_HEADER);
+        let sealed = core.active.replace(Active {
             file,
             salt,
             base,
@@ -199,6 +202,7 @@ impl Shared {
             capacity,
             asked: 0,
             batches: 0,
+            footer: Some(footer),
         });
         core.epoch = epoch;
         {
@@ -217,7 +221,8 @@ impl Shared {
             inner.segments.push(segment);
         }
         if let Some(number) = before {
-            self.chore(Chore::Seal(number));
+            let footer = sealed.and_then(|sealed| sealed.footer).map(Box::new);
+            self.chore(Chore::Seal { number, footer });
         }
         Ok(())
     }

@@ -77,7 +77,10 @@ pub(crate) struct Row {
     set: u32,
 }
 
-/// Collects the rows while a segment is read front to back.
+/// More rows than that are not kept in memory.
+const ROWS_BYTES_MAX: usize = 8 << 20;
+
+/// Collects the rows while a segment is written, or read front to back.
 #[derive(Debug, Default)]
 pub(crate) struct FooterBuilder {
     footer: Footer,
@@ -97,6 +100,8 @@ struct Cursor {
 impl FooterBuilder {
     /// A batch begins; `first_sequence` is the one in its header.
     pub(crate) fn batch(&mut self, first_sequence: u64, offset: u64) {
+        // What a damaged batch before this one held has its sequences still.
+        self.footer.end_sequence = self.footer.end_sequence.max(first_sequence);
         let index = &mut self.footer.index;
         // Sequences grow with the offset, or the file makes no sense.
         if index.last().is_none_or(|&(before, last)| offset >= last + INDEX_STEP && first_sequence >= before)
@@ -105,8 +110,14 @@ impl FooterBuilder {
         }
     }
 
+    /// Whether this is a segment of very many small entries.
+    pub(crate) fn is_large(&self) -> bool {
+        self.bytes.len() > ROWS_BYTES_MAX
+    }
+
     /// An entry of the batch; they come in ascending order.
     pub(crate) fn entry(&mut self, record: &RecordHeader, batch: u64, hashes: (u64, u64)) {
+        self.footer.end_sequence = self.footer.end_sequence.max(record.sequence.saturating_add(1));
         if self.footer.rows > 0 && record.sequence <= self.at.sequence {
             return;
         }
@@ -149,15 +160,10 @@ impl FooterBuilder {
     }
 
     /// Head and tables of a segment, and the rows.
-    pub(crate) fn finish(
-        mut self,
-        first_sequence: u64,
-        end_sequence: u64,
-        end: u64,
-        checkpoint: u64,
-    ) -> (Footer, Vec<u8>) {
+    pub(crate) fn finish(mut self, first_sequence: u64, end: u64, checkpoint: u64) -> (Footer, Vec<u8>) {
         let footer = &mut self.footer;
-        (footer.first_sequence, footer.end_sequence) = (first_sequence, end_sequence);
+        (footer.first_sequence, footer.end_sequence) =
+            (first_sequence, footer.end_sequence.max(first_sequence));
         (footer.end, footer.checkpoint) = (end, checkpoint);
         footer.rows_length = self.bytes.len() as u32;
         footer.rows_crc = crc32c::crc32c(&self.bytes);

@@ -293,7 +293,12 @@ impl BatchBuilder {
     }
 
     pub(crate) fn length(&self) -> u64 {
-        (BATCH_HEADER + self.meta.len() + self.control.len() + self.entry_bytes) as u64
+        (self.entries_start() + self.entry_bytes) as u64
+    }
+
+    /// Where the body of the first entry starts.
+    pub(crate) fn entries_start(&self) -> usize {
+        BATCH_HEADER + self.meta.len() + self.control.len()
     }
 
     /// Adds a record whose body `write` appends.
@@ -414,7 +419,8 @@ const HAS_ATTACHMENT: u8 = 2;
 const HAS_REQUEUE: u8 = 4;
 
 impl EventRecord<'_> {
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+    /// All but the event's body, which is the end of the record's.
+    pub(crate) fn encode_head(&self, out: &mut Vec<u8>) {
         out.put_slice(&self.dedup_id.to_bytes());
         out.put_u64_le(self.admitted_ms);
         let attached = !self.attachment.is_empty();
@@ -432,7 +438,12 @@ impl EventRecord<'_> {
         if let Some(sequence) = self.requeue_of {
             put_varint(out, sequence);
         }
-        self.event.encode(out);
+        self.event.encode_attributes(out);
+    }
+
+    /// Hashes of the pid (0 without one) and of the `dedup_id`.
+    pub(crate) fn hashes(&self) -> (u64, u64) {
+        (self.event.pid().map_or(0, |pid| fnv1a64(pid.as_bytes())), fnv1a64(&self.dedup_id.to_bytes()))
     }
 }
 
@@ -575,7 +586,9 @@ mod tests {
             event: &event,
         };
         let mut body = Vec::new();
-        record.encode(&mut body);
+        record.encode_head(&mut body);
+        body.extend_from_slice(event.body());
+        assert_eq!(StoredEvent::peek_hashes(&body), Some(record.hashes()));
         let mut builder = BatchBuilder::default();
         builder.add(Kind::Queue, |out| put_queue(out, 0, "a", ""));
         builder.add_event(body.len(), crc32c::crc32c(&body), &[(0, 1), (1, 300)]);

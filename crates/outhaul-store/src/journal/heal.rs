@@ -67,6 +67,7 @@ impl Shared {
         self.read_back(&path, &segment)?;
         // Its bytes end where the last confirmed batch ends, whatever the failed one left behind that.
         (active.offset, active.synced) = (segment.end, segment.end);
+        active.footer = None;
         self.forget_given(core);
         let first_sequence = core.next_sequence;
         self.start_segment(core, first_sequence)

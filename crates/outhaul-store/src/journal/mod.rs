@@ -34,8 +34,8 @@ use tokio::sync::watch;
 use crate::error::{AppendError, StoreError};
 use crate::fs::{FileSystem, FsKind};
 use crate::log::{
-    Admission, Durability, Input, Lease, Log, OpenReport, Origin, QueueSettings, QueueStats, ReadBatch,
-    Receipt, Settlement, Shards,
+    Admission, Durability, Input, Lease, Log, OpenReport, QueueSettings, QueueStats, ReadBatch, Receipt,
+    Settlement, Shards,
 };
 use crate::queue::SharedQueues;
 
@@ -63,7 +63,6 @@ mod turn;
 mod upkeep;
 
 use commit::Core;
-use format::EventRecord;
 pub(crate) use format::{FORMAT, from_millis, to_millis};
 pub use progress::OpenWatch;
 use recover::{Recovered, Recovery};
@@ -596,22 +595,9 @@ impl Shared {
         let mut bytes = 0;
         let encode = |mut admission: Admission| {
             self.queues.reserve(std::slice::from_mut(&mut admission))?;
-            let requeue_of = match admission.origin {
-                Origin::Requeue(sequence) => Some(sequence),
-                Origin::Producer | Origin::Import => None,
-            };
-            let record = EventRecord {
-                dedup_id: admission.dedup_id,
-                admitted_ms,
-                position: admission.position,
-                requeue_of,
-                attachment: &admission.attachment,
-                event: &admission.event,
-            };
-            let mut body = Vec::with_capacity(admission.event.size() + admission.attachment.len() + 64);
-            record.encode(&mut body);
-            bytes += body.len() as u64;
-            Ok(Encoded { crc: crc32c::crc32c(&body), body, admission })
+            let encoded = Encoded::new(admission, admitted_ms);
+            bytes += encoded.length() as u64;
+            Ok(encoded)
         };
         let events: Vec<_> = batch.into_iter().map(encode).collect();
         self.push_call(Call { events, bytes, reply });

@@ -118,7 +118,6 @@ pub(super) fn survey(
 ) -> io::Result<Option<Survey>> {
     let mut out = Survey::default();
     let mut builder = FooterBuilder::default();
-    let mut end_sequence = segment.first_sequence;
     let limit = end.unwrap_or(file_length).min(file_length);
     let mut scanner = Scanner::new(file, Some(segment.salt), SEGMENT_HEADER, limit);
     let reached = loop {
@@ -133,15 +132,10 @@ pub(super) fn survey(
                     return Ok(None);
                 }
                 out.clean = header.flags & FLAG_CLEAN != 0;
-                // What a damaged batch before this one held has its sequences still.
-                end_sequence = end_sequence.max(header.first_sequence);
                 builder.batch(header.first_sequence, offset);
                 match format::records(&header, scanner.batch()) {
                     Ok(records) => {
                         for record in &records {
-                            if record.kind.is_entry() {
-                                end_sequence = end_sequence.max(record.sequence.saturating_add(1));
-                            }
                             take(record, offset, scanner.batch(), &mut builder, &mut out);
                         }
                     }
@@ -167,7 +161,7 @@ pub(super) fn survey(
         out.bad.push(Bad { offset: reached, end, reason: "the file is shorter than what was written to it" });
     }
     let end = end.unwrap_or(reached);
-    (out.footer, out.rows) = builder.finish(segment.first_sequence, end_sequence, end, 0);
+    (out.footer, out.rows) = builder.finish(segment.first_sequence, end, 0);
     Ok(Some(out))
 }
 

@@ -19,14 +19,17 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::checkpoint::InputState;
+use super::format::EventRecord;
 use super::segment::Segment;
 use super::sync::{self, Mutex, Thread};
 use super::{Shared, lock};
 use crate::error::{AppendError, StoreError};
-use crate::log::{Admission, Durability, Receipt};
+use crate::log::{Admission, Durability, Origin, Receipt};
 
 /// A batch takes calls until it has this many bytes.
 pub(super) const BATCH_BYTES_MAX: u64 = 1 << 20;
+/// A shorter body is copied: cheaper than one more piece of the write.
+const APART_BYTES_MIN: usize = 256;
 /// Rounds that go without a gather after gathers that were in vain.
 const GATHER_PAUSE_MAX: u32 = 64;
 
@@ -106,9 +109,55 @@ pub(super) struct Call {
 /// An event as it will be written, and what is to be known of it.
 #[derive(Debug)]
 pub(super) struct Encoded {
+    /// Holds the room until the entry counts itself.
     pub(super) admission: Admission,
-    pub(super) body: Vec<u8>,
+    /// The body of its record, or that without the event's own body.
+    head: Vec<u8>,
+    /// The event's own body follows, from where it is.
+    apart: bool,
     pub(super) crc: u32,
+    /// Of its pid and its `dedup_id`.
+    pub(super) hashes: (u64, u64),
+}
+
+impl Encoded {
+    pub(super) fn new(admission: Admission, admitted_ms: u64) -> Self {
+        let requeue_of = match admission.origin {
+            Origin::Requeue(sequence) => Some(sequence),
+            Origin::Producer | Origin::Import => None,
+        };
+        let record = EventRecord {
+            dedup_id: admission.dedup_id,
+            admitted_ms,
+            position: admission.position,
+            requeue_of,
+            attachment: &admission.attachment,
+            event: &admission.event,
+        };
+        let body = admission.event.body();
+        let apart = body.len() >= APART_BYTES_MIN;
+        let attributes = admission.event.size() - body.len();
+        let inline = if apart { 0 } else { body.len() };
+        let mut head = Vec::with_capacity(attributes + admission.attachment.len() + inline + 64);
+        record.encode_head(&mut head);
+        let hashes = record.hashes();
+        let crc = if apart {
+            crc32c::crc32c_append(crc32c::crc32c(&head), body)
+        } else {
+            head.extend_from_slice(body);
+            crc32c::crc32c(&head)
+        };
+        Self { head, apart, crc, hashes, admission }
+    }
+
+    pub(super) fn slices(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        let body = self.apart.then(|| &self.admission.event.body()[..]);
+        std::iter::once(&self.head[..]).chain(body)
+    }
+
+    pub(super) fn length(&self) -> usize {
+        self.slices().map(<[u8]>::len).sum()
+    }
 }
 
 /// Where an answer goes. One that is dropped unsent tells the caller that there will be none.

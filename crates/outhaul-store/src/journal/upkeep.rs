@@ -6,8 +6,9 @@ use std::sync::PoisonError;
 
 use super::commit::Core;
 use super::files::PREPARE_BYTES;
+use super::footer::FooterBuilder;
 use super::segment::Segment;
-use super::survey::survey;
+use super::survey::{Survey, survey};
 use super::{Shared, Upkeep, lock, sync};
 use crate::log::Damage;
 
@@ -17,8 +18,11 @@ const GROWING_BATCH_BYTES: u64 = 128 << 10;
 
 #[derive(Debug)]
 pub(super) enum Chore {
-    /// Write the footer of the segment with this number.
-    Seal(u64),
+    /// Write the footer of the segment with this number: this one, or what the segment says.
+    Seal {
+        number: u64,
+        footer: Option<Box<FooterBuilder>>,
+    },
     /// Have a file that is to be so long ready so far.
     Prepare {
         length: u64,
@@ -144,8 +148,8 @@ impl Shared {
 
     fn do_chore(&self, chore: Chore) {
         match chore {
-            Chore::Seal(number) => {
-                self.write_footer(number, 0);
+            Chore::Seal { number, footer } => {
+                self.write_footer(number, 0, footer.map(|footer| *footer));
                 self.merge();
             }
             Chore::Prepare { length, until } => self.prepare(length, until),
@@ -158,22 +162,28 @@ impl Shared {
     pub(super) fn seal(&self, core: &mut Core, checkpoint: u64) {
         let number = lock(&self.inner).segments.last().map(|segment| segment.number);
         if let Some(number) = number.filter(|_| core.active.is_some()) {
-            self.write_footer(number, checkpoint);
+            let footer = core.active.as_mut().and_then(|active| active.footer.take());
+            self.write_footer(number, checkpoint, footer);
         }
     }
 
-    /// Reads a sealed segment back and writes its footer. It is a convenience: without it the next open reads the
-    /// segment.
-    fn write_footer(&self, number: u64, checkpoint: u64) {
+    /// Writes the footer of a sealed segment, which is read back if nobody noted what was written. It is a convenience:
+    /// without it the next open reads the segment.
+    fn write_footer(&self, number: u64, checkpoint: u64, noted: Option<FooterBuilder>) {
         let find = |segment: &&Segment| segment.number == number && !segment.footer && !segment.going;
         let Some(segment) = lock(&self.inner).segments.iter().find(find).cloned() else { return };
         let path = segment.path(&self.dir);
         let write = || {
             let file = self.fs.open(&path, true)?;
             let length = file.len()?;
-            let Some(mut survey) = survey(&*file, &segment, Some(segment.end), length, |_| true)? else {
-                return Ok(None);
+            let read = match noted {
+                Some(noted) => {
+                    let (footer, rows) = noted.finish(segment.first_sequence, segment.end, 0);
+                    Some(Survey { footer, rows, ..Survey::default() })
+                }
+                None => survey(&*file, &segment, Some(segment.end), length, |_| true)?,
             };
+            let Some(mut survey) = read else { return Ok(None) };
             survey.footer.checkpoint = checkpoint;
             if survey.bad.is_empty() {
                 // What was prepared and is not needed goes back to the disk.

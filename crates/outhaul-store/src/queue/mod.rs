@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outhaul_event::TargetName;
 use smallvec::SmallVec;
@@ -123,7 +123,7 @@ impl SharedQueues {
     /// Reserves for all admissions that hold nothing yet, or for none.
     pub(crate) fn reserve(&self, admissions: &mut [Admission]) -> Result<(), AppendError> {
         let mut queues = self.lock();
-        let mut grants = Vec::new();
+        let mut grants: SmallVec<[(usize, Held); 1]> = SmallVec::new();
         for (index, admission) in admissions.iter().enumerate() {
             if admission.held.is_some() {
                 continue;
@@ -133,13 +133,7 @@ impl SharedQueues {
                     let bytes = admission.size();
                     grants.push((
                         index,
-                        Held {
-                            queues: Arc::downgrade(&self.0),
-                            granted,
-                            shed,
-                            bytes,
-                            counted: AtomicBool::new(false),
-                        },
+                        Held { queues: self.clone(), granted, shed, bytes, counted: AtomicBool::new(false) },
                     ));
                 }
                 Err(error) => {
@@ -182,7 +176,7 @@ impl Admission {
 /// Room taken in the queues of one admission. Dropping it gives the room back.
 #[derive(Debug)]
 pub(crate) struct Held {
-    queues: Weak<Mutex<Queues>>,
+    queues: SharedQueues,
     pub(crate) granted: QueueIds,
     pub(crate) shed: QueueIds,
     bytes: u64,
@@ -197,9 +191,7 @@ impl Drop for Held {
         if *self.counted.get_mut() {
             return;
         }
-        let Some(queues) = self.queues.upgrade() else { return };
-        let mut queues = queues.lock().unwrap_or_else(PoisonError::into_inner);
-        queues.release(&self.granted, self.bytes);
+        self.queues.lock().release(&self.granted, self.bytes);
     }
 }
 
