@@ -54,6 +54,10 @@ pub trait FileSystem: Send + Sync + fmt::Debug + 'static {
 pub trait File: Send + Sync + fmt::Debug {
     /// Reads up to the length of the buffer; fewer only at the end of the file.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Says that a stretch is going to be read soon, so that it is fetched meanwhile.
+    fn will_read(&self, offset: u64, length: u64) {
+        let _ = (offset, length);
+    }
     /// Writes the whole buffer. After an error any part of it may have been written.
     fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()>;
     /// Writes several buffers as one stretch. After an error any part of it may have been written.

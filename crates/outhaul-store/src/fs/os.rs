@@ -147,6 +147,12 @@ impl File for fs::File {
         Ok(done)
     }
 
+    fn will_read(&self, offset: u64, length: u64) {
+        let length = std::num::NonZeroU64::new(length);
+        // It is advice: without it the read takes longer.
+        rustix::fs::fadvise(self, offset, length, rustix::fs::Advice::WillNeed).unwrap_or_default();
+    }
+
     fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()> {
         FileExt::write_all_at(self, buffer, offset)
     }

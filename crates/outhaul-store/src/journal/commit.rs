@@ -11,15 +11,14 @@ use outhaul_event::wire::put_varint;
 use super::checkpoint::InputState;
 use super::footer::FooterBuilder;
 use super::format::{
-    BatchBuilder, FLAG_CLEAN, Kind, Mark, RecordHeader, Targets, put_queue, put_retry, put_runs,
-    put_sequences,
+    BatchBuilder, FLAG_CLEAN, Kind, Mark, RecordHeader, put_queue, put_retry, put_runs, put_sequences,
 };
 use super::segment::Segment;
-use super::turn::{AppendReply, Call, Encoded, Inner, UnitReply};
+use super::turn::{Call, Encoded, Inner, UnitReply};
 use super::{Shared, lock, sync};
 use crate::error::{AppendError, StoreError, is_full};
 use crate::fs::File;
-use crate::log::{Durability, Receipt};
+use crate::log::Durability;
 use crate::queue::{QueueId, Queues, Runs, Unwritten};
 
 /// The file in the log's directory whose space is held back.
@@ -68,13 +67,14 @@ pub(super) struct Active {
 
 impl Active {
     /// Notes a batch for the footer.
-    fn note(&mut self, first_sequence: u64, offset: u64, entries_start: usize, events: &[EventDone]) {
+    fn note(&mut self, first_sequence: u64, offset: u64, entries_start: usize, calls: &[Call]) {
         let Some(footer) = &mut self.footer else { return };
         footer.batch(first_sequence, offset);
         let mut start = entries_start;
-        for EventDone { sequence, length, targets, event } in events {
-            let (sequence, length, targets) = (*sequence, *length, targets.clone());
-            let record = RecordHeader { kind: Kind::Event, sequence, start, length, crc: event.crc, targets };
+        for event in events_of(calls) {
+            let (length, targets) = (event.length(), event.targets.clone());
+            let (sequence, crc) = (event.sequence, event.crc);
+            let record = RecordHeader { kind: Kind::Event, sequence, start, length, crc, targets };
             footer.entry(&record, offset, event.hashes);
             start += length;
         }
@@ -87,25 +87,12 @@ impl Active {
 /// What one round took from the queue of calls, to be answered at its end.
 #[derive(Default)]
 pub(super) struct Taken {
-    answers: Vec<Answer>,
-    events: Vec<EventDone>,
+    calls: Vec<Call>,
     inputs: Vec<(Bytes, UnitReply)>,
     flushes: Vec<UnitReply>,
     unwritten: Vec<(QueueId, Unwritten)>,
     positions: Runs,
     dead: Vec<Segment>,
-}
-
-struct Answer {
-    results: Vec<Result<Receipt, AppendError>>,
-    reply: AppendReply,
-}
-
-struct EventDone {
-    sequence: u64,
-    length: usize,
-    targets: Targets,
-    event: Encoded,
 }
 
 /// Why a batch is not on disk.
@@ -160,9 +147,9 @@ impl Shared {
         core.builder.clear();
         self.add_control(core, &mut taken);
         let first_sequence = core.next_sequence;
-        for call in calls {
-            let answer = self.add_call(core, call, &mut taken);
-            taken.answers.push(answer);
+        taken.calls = calls;
+        for event in taken.calls.iter_mut().flat_map(|call| call.events.iter_mut().flatten()) {
+            add_event(core, event, &mut taken.positions);
         }
         let marked = lock(&self.inner).marked;
         let nothing = core.builder.is_empty() && (!idle || marked);
@@ -171,7 +158,7 @@ impl Shared {
         let mut written = match before {
             Ok(()) if nothing => Ok(None),
             Err(failure) => Err(failure),
-            Ok(()) => self.write_batch(core, first_sequence, 0, sync, &taken.events).map(Some),
+            Ok(()) => self.write_batch(core, first_sequence, 0, sync, &taken.calls).map(Some),
         };
         if matches!(written, Err(WriteFailure::Full)) {
             self.starved(core);
@@ -306,34 +293,6 @@ impl Shared {
         }
     }
 
-    fn add_call(&self, core: &mut Core, call: Call, taken: &mut Taken) -> Answer {
-        let add = |event: Result<Encoded, _>| event.map(|event| self.add_event(core, event, taken));
-        Answer { results: call.events.into_iter().map(add).collect(), reply: call.reply }
-    }
-
-    fn add_event(&self, core: &mut Core, event: Encoded, taken: &mut Taken) -> Receipt {
-        let admission = &event.admission;
-        let (targets, shed) = admission.outcome(&self.queues);
-        let durable = self.options.durability == Durability::Synced;
-        let mut receipt = Receipt { sequence: 0, dedup_id: admission.dedup_id, targets, shed, durable };
-        let granted = admission.granted();
-        if granted.is_empty() && admission.position.is_none() {
-            return receipt;
-        }
-        let sequence = core.next_sequence;
-        core.next_sequence += 1;
-        let gap = |&id| (id, sequence - std::mem::replace(core.last_mut(id), sequence));
-        let targets: Targets = granted.iter().map(gap).collect();
-        let length = event.length();
-        core.builder.add_event(length, event.crc, &targets);
-        if let Some(position) = admission.position {
-            taken.positions.insert(position, position);
-        }
-        taken.events.push(EventDone { sequence, length, targets, event });
-        receipt.sequence = sequence;
-        receipt
-    }
-
     /// Writes the collected batch, and syncs it if asked, in a new segment if the active one is full; returns where
     /// it went.
     fn write_batch(
@@ -342,7 +301,7 @@ impl Shared {
         first_sequence: u64,
         flags: u32,
         sync: bool,
-        events: &[EventDone],
+        calls: &[Call],
     ) -> Result<u64, WriteFailure> {
         let length = core.builder.length();
         let full = core.active.as_ref().is_none_or(|active| {
@@ -360,7 +319,7 @@ impl Shared {
         let (salt, synced_to) = (active.salt, active.base + active.synced);
         let mark = Mark { salt, synced_to, first_sequence, flags };
         buffer.clear();
-        let all = events.iter().flat_map(|done| done.event.slices());
+        let all = events_of(calls).flat_map(Encoded::slices);
         let packed = self.options.compress && builder.compressed(mark, all.clone(), buffer);
         if !packed {
             builder.head(mark, buffer);
@@ -378,7 +337,7 @@ impl Shared {
         }
         active.offset += written as u64;
         active.batches += 1;
-        active.note(first_sequence, offset, builder.entries_start(), events);
+        active.note(first_sequence, offset, builder.entries_start(), calls);
         self.sync_only(core, sync).map(|()| offset)
     }
 
@@ -398,10 +357,7 @@ impl Shared {
 
     fn refuse_full(&self, calls: Vec<Call>) -> Vec<Call> {
         for call in calls {
-            let full = |event: Result<Encoded, AppendError>| {
-                Err(event.err().unwrap_or_else(|| AppendError::DiskFull(self.dir.clone())))
-            };
-            call.reply.send(call.events.into_iter().map(full).collect());
+            call.refuse(|event| event.is_ok(), || AppendError::DiskFull(self.dir.clone()));
         }
         Vec::new()
     }
@@ -424,10 +380,10 @@ impl Shared {
                     segment.index(first_sequence, offset);
                     segment.end_sequence = core.next_sequence;
                     segment.end = active.offset;
-                    for done in &taken.events {
+                    for event in events_of(&taken.calls) {
                         // A queue may have been removed in the meantime.
-                        let there = done.targets.iter().filter(|(id, _)| !queues.get(*id).removed);
-                        there.for_each(|(id, _)| segment.add(*id, 1, done.length as u64));
+                        let there = event.targets.iter().filter(|(id, _)| !queues.get(*id).removed);
+                        there.for_each(|(id, _)| segment.add(*id, 1, event.length() as u64));
                     }
                     inner.room = active.capacity.saturating_sub(active.offset);
                 }
@@ -445,20 +401,21 @@ impl Shared {
                     input.admitted.insert(first, last);
                 }
             }
-            for done in &taken.events {
-                queues.admit(&done.event.admission, done.sequence, done.length as u64);
+            let events = events_of(&taken.calls);
+            for event in events.clone() {
+                queues.admit(&event.admission, event.sequence, event.length() as u64);
             }
-            for done in taken.events.iter().rev() {
-                queues.announce(done.event.admission.granted(), done.sequence);
+            for event in events.rev() {
+                queues.announce(event.admission.granted(), event.sequence);
             }
             // A removed queue wants nothing of what came in the meantime.
             for (id, _) in taken.unwritten.iter().filter(|(_, unwritten)| unwritten.removal) {
                 inner.segments.iter_mut().for_each(|segment| segment.forget(*id));
             }
-            inner.gather(taken.answers.len(), began.elapsed());
+            inner.gather(taken.calls.len(), began.elapsed());
         }
-        for answer in taken.answers {
-            answer.reply.send(answer.results);
+        for call in taken.calls {
+            call.reply.send(call.events);
         }
         for reply in taken.inputs.into_iter().map(|(_, reply)| reply).chain(taken.flushes) {
             reply.send(Ok(()));
@@ -542,8 +499,7 @@ impl Shared {
 
 fn refuse(taken: Taken, calls: Vec<Call>, error: &StoreError) {
     for call in calls {
-        let results = call.events.iter().map(|_| Err(AppendError::Store(error.clone()))).collect();
-        call.reply.send(results);
+        call.refuse(|_| true, || AppendError::Store(error.clone()));
     }
     taken.fail(|| AppendError::Store(error.clone()), error);
 }
@@ -551,11 +507,10 @@ fn refuse(taken: Taken, calls: Vec<Call>, error: &StoreError) {
 impl Taken {
     /// Answers the calls of a round that writes no events.
     fn refuse_events(&mut self, error: impl Fn() -> AppendError) {
-        // The room that they held is given back before anybody hears of it.
-        self.events.clear();
         self.positions = Runs::default();
-        for answer in std::mem::take(&mut self.answers) {
-            answer.fail(&error);
+        for call in std::mem::take(&mut self.calls) {
+            // An event for nobody was not to be written: it has no sequence.
+            call.refuse(|event| event.as_ref().is_ok_and(|event| event.sequence > 0), &error);
         }
     }
 
@@ -567,14 +522,24 @@ impl Taken {
     }
 }
 
-impl Answer {
-    fn fail(mut self, error: impl Fn() -> AppendError) {
-        // An event for nobody was not to be written: it has no sequence.
-        for result in &mut self.results {
-            if result.as_ref().is_ok_and(|receipt| receipt.sequence > 0) {
-                *result = Err(error());
-            }
-        }
-        self.reply.send(self.results);
+/// Gives an event its sequence, and adds it to the batch.
+fn add_event(core: &mut Core, event: &mut Encoded, positions: &mut Runs) {
+    let granted = event.admission.granted();
+    if granted.is_empty() && event.admission.position.is_none() {
+        return;
     }
+    let sequence = core.next_sequence;
+    core.next_sequence += 1;
+    let gap = |&id| (id, sequence - std::mem::replace(core.last_mut(id), sequence));
+    event.targets = granted.iter().map(gap).collect();
+    event.sequence = sequence;
+    core.builder.add_event(event.length(), event.crc, &event.targets);
+    if let Some(position) = event.admission.position {
+        positions.insert(position, position);
+    }
+}
+
+/// The events of a batch.
+fn events_of(calls: &[Call]) -> impl DoubleEndedIterator<Item = &Encoded> + Clone {
+    calls.iter().flat_map(|call| call.events.iter().flatten()).filter(|event| event.sequence > 0)
 }

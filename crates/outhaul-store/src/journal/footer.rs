@@ -86,6 +86,7 @@ pub(crate) struct FooterBuilder {
     footer: Footer,
     bytes: Vec<u8>,
     by_set: HashMap<Set, u32>,
+    last_set: u32,
     at: Cursor,
 }
 
@@ -121,12 +122,7 @@ impl FooterBuilder {
         if self.footer.rows > 0 && record.sequence <= self.at.sequence {
             return;
         }
-        let set: Set = record.targets.iter().map(|&(queue, _)| queue).collect();
-        let next = self.by_set.len() as u32;
-        let index = *self.by_set.entry(set).or_insert_with_key(|set| {
-            self.footer.sets.push(set.clone());
-            next
-        });
+        let index = self.set(record.targets.iter().map(|&(queue, _)| queue));
         for &(queue, gap) in &record.targets {
             self.total(queue, record, gap);
         }
@@ -142,6 +138,19 @@ impl FooterBuilder {
         put_varint(&mut self.bytes, index.into());
         self.at = Cursor { sequence: record.sequence, batch, end: start + record.length as u64 };
         self.footer.rows += 1;
+    }
+
+    fn set(&mut self, queues: impl Iterator<Item = QueueId> + Clone) -> u32 {
+        // Mostly it is that of the entry before.
+        let last = self.footer.sets.get(self.last_set as usize);
+        if last.is_none_or(|last| !last.iter().copied().eq(queues.clone())) {
+            let next = self.by_set.len() as u32;
+            self.last_set = *self.by_set.entry(queues.collect()).or_insert_with_key(|set| {
+                self.footer.sets.push(set.clone());
+                next
+            });
+        }
+        self.last_set
     }
 
     fn total(&mut self, queue: QueueId, record: &RecordHeader, gap: u64) {

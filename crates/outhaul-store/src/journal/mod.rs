@@ -185,11 +185,6 @@ fn parts(batch: Vec<Admission>) -> SmallVec<[Vec<Admission>; 1]> {
     parts
 }
 
-/// No answer: the round that it was in ended in a panic.
-fn lost(length: usize) -> Vec<Result<Receipt, AppendError>> {
-    vec![Err(AppendError::Unknown("the commit ended early".into())); length]
-}
-
 /// Says once what was found about the file system, where that matters.
 fn tell_kind(kind: FsKind, dir: &Path) {
     let dir = dir.display();
@@ -306,7 +301,7 @@ impl Journal {
             let length = part.len();
             let (reply, slot) = Reply::thread();
             self.shared.enqueue(part, reply);
-            self.shared.drive(&slot).unwrap_or_else(|| lost(length))
+            self.shared.answered(self.shared.drive(&slot), length)
         };
         parts(batch).into_iter().flat_map(each).collect()
     }
@@ -431,7 +426,7 @@ impl Log for Journal {
             let length = part.len();
             let (reply, answer) = Reply::task();
             self.shared.enqueue(part, reply);
-            let part = answer.await.unwrap_or_else(|_| lost(length));
+            let part = self.shared.answered(answer.await.ok(), length);
             if results.is_empty() {
                 results = part;
             } else {
@@ -601,6 +596,19 @@ impl Shared {
         };
         let events: Vec<_> = batch.into_iter().map(encode).collect();
         self.push_call(Call { events, bytes, reply });
+    }
+
+    /// The answer of a round; without one, it ended in a panic.
+    fn answered(
+        &self,
+        events: Option<Vec<Result<Encoded, AppendError>>>,
+        length: usize,
+    ) -> Vec<Result<Receipt, AppendError>> {
+        let durable = self.options.durability == Durability::Synced;
+        let Some(events) = events else {
+            return vec![Err(AppendError::Unknown("the commit ended early".into())); length];
+        };
+        events.into_iter().map(|event| event.map(|event| event.receipt(&self.queues, durable))).collect()
     }
 
     /// Discards what waits in an orphan; durable with the next flush.

@@ -6,6 +6,8 @@ use crate::fs::File;
 use crate::journal::format::{BATCH_HEADER, BATCH_MAGIC, BatchHeader, FLAG_COMPRESSED, decompress};
 
 const CHUNK: usize = 256 * 1024;
+/// What is fetched while a chunk is looked at.
+const AHEAD: u64 = 4 << 20;
 /// What is read at once where the disk fails.
 const PIECE: usize = 4096;
 /// The error of a disk that cannot read: 5 on every Unix.
@@ -33,6 +35,8 @@ pub(crate) struct Scanner<'a> {
     end: u64,
     buffer: Vec<u8>,
     buffer_start: u64,
+    /// Up to here the file is being fetched.
+    ahead: u64,
     batch: (usize, usize),
     /// The batch with its bodies decompressed, if they were compressed.
     plain: Option<Vec<u8>>,
@@ -41,7 +45,8 @@ pub(crate) struct Scanner<'a> {
 impl<'a> Scanner<'a> {
     /// Scans from an offset at which a batch starts up to `end`. Without a salt any batch is taken.
     pub(crate) fn new(file: &'a dyn File, salt: Option<u64>, offset: u64, end: u64) -> Self {
-        Self { file, salt, offset, end, buffer: Vec::new(), buffer_start: 0, batch: (0, 0), plain: None }
+        let (buffer, buffer_start, ahead) = (Vec::new(), 0, offset + CHUNK as u64);
+        Self { file, salt, offset, end, buffer, buffer_start, ahead, batch: (0, 0), plain: None }
     }
 
     /// The bytes of the batch that the last step returned, decompressed. Of one whose bodies cannot be decompressed
@@ -138,11 +143,22 @@ impl<'a> Scanner<'a> {
         Ok(done)
     }
 
+    /// Has what follows fetched, so that the disk is busy while a chunk is looked at.
+    fn read_ahead(&mut self, offset: u64) {
+        // Not at the first chunk: most scans end there.
+        if !self.buffer.is_empty() && offset + AHEAD / 2 > self.ahead && self.ahead < self.end {
+            let from = self.ahead.max(offset);
+            self.ahead = (from + AHEAD).min(self.end);
+            self.file.will_read(from, self.ahead.saturating_sub(from));
+        }
+    }
+
     /// Has at least `length` bytes from `offset` in the buffer, as far as the file has them; returns where they start.
     fn fill(&mut self, offset: u64, length: usize) -> io::Result<usize> {
         let there = self.buffer_start + self.buffer.len() as u64;
         if offset < self.buffer_start || offset + length as u64 > there {
             let want = (length.max(CHUNK) as u64).min(self.end.saturating_sub(offset)) as usize;
+            self.read_ahead(offset);
             self.buffer.resize(want, 0);
             let read = match self.file.read_at(&mut self.buffer, offset) {
                 Err(error) if error.raw_os_error() == Some(EIO) => self.read_around(offset)?,

@@ -19,12 +19,13 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::checkpoint::InputState;
-use super::format::EventRecord;
+use super::format::{EventRecord, Targets};
 use super::segment::Segment;
 use super::sync::{self, Mutex, Thread};
 use super::{Shared, lock};
 use crate::error::{AppendError, StoreError};
 use crate::log::{Admission, Durability, Origin, Receipt};
+use crate::queue::SharedQueues;
 
 /// A batch takes calls until it has this many bytes.
 pub(super) const BATCH_BYTES_MAX: u64 = 1 << 20;
@@ -33,7 +34,7 @@ const APART_BYTES_MIN: usize = 256;
 /// Rounds that go without a gather after gathers that were in vain.
 const GATHER_PAUSE_MAX: u32 = 64;
 
-pub(super) type AppendReply = Reply<Vec<Result<Receipt, AppendError>>>;
+pub(super) type AppendReply = Reply<Vec<Result<Encoded, AppendError>>>;
 pub(super) type UnitReply = Reply<Result<(), StoreError>>;
 
 /// What waits for the next round, and where everything is.
@@ -97,7 +98,8 @@ enum Due {
     Never,
 }
 
-/// Events that wait to be written.
+/// Events that wait to be written. They go back to the caller, which makes receipts of them: it has more time than
+/// whoever leads the round.
 #[derive(Debug)]
 pub(super) struct Call {
     /// Those that have room; for the others the answer is there already.
@@ -118,6 +120,9 @@ pub(super) struct Encoded {
     pub(super) crc: u32,
     /// Of its pid and its `dedup_id`.
     pub(super) hashes: (u64, u64),
+    /// 0 until it has one; an event for nobody never gets one.
+    pub(super) sequence: u64,
+    pub(super) targets: Targets,
 }
 
 impl Encoded {
@@ -147,7 +152,7 @@ impl Encoded {
             head.extend_from_slice(body);
             crc32c::crc32c(&head)
         };
-        Self { head, apart, crc, hashes, admission }
+        Self { head, apart, crc, hashes, sequence: 0, targets: Targets::new(), admission }
     }
 
     pub(super) fn slices(&self) -> impl Iterator<Item = &[u8]> + Clone {
@@ -157,6 +162,26 @@ impl Encoded {
 
     pub(super) fn length(&self) -> usize {
         self.slices().map(<[u8]>::len).sum()
+    }
+
+    /// What its caller gets, once it is in the log.
+    pub(super) fn receipt(self, queues: &SharedQueues, durable: bool) -> Receipt {
+        let (targets, shed) = self.admission.outcome(queues);
+        Receipt { sequence: self.sequence, dedup_id: self.admission.dedup_id, targets, shed, durable }
+    }
+}
+
+impl Call {
+    /// Answers with an error instead of these events; the room that they held is given back before anybody hears of it.
+    pub(super) fn refuse(
+        mut self,
+        which: impl Fn(&Result<Encoded, AppendError>) -> bool,
+        error: impl Fn() -> AppendError,
+    ) {
+        for event in self.events.iter_mut().filter(|event| which(event)) {
+            *event = Err(error());
+        }
+        self.reply.send(self.events);
     }
 }
 
@@ -340,10 +365,7 @@ impl Shared {
         let mut inner = lock(&self.inner);
         if let Err(error) = inner.alive() {
             drop(inner);
-            let refused = |event: Result<Encoded, AppendError>| {
-                event.err().map_or_else(|| Err(AppendError::Store(error.clone())), Err)
-            };
-            call.reply.send(call.events.into_iter().map(refused).collect());
+            call.refuse(|event| event.is_ok(), || AppendError::Store(error.clone()));
             return;
         }
         inner.calls.push_back(call);

@@ -48,6 +48,8 @@ pub(crate) struct Queue {
     waiting: u64,
     bytes: u64,
     durable: watch::Sender<u64>,
+    /// What is in there.
+    announced: u64,
     /// Not written to the log yet.
     pub(crate) unwritten: Unwritten,
 }
@@ -244,6 +246,7 @@ impl Queues {
             waiting: 0,
             bytes: 0,
             durable: watch::Sender::new(0),
+            announced: 0,
             unwritten: Unwritten::default(),
         });
         id
@@ -414,13 +417,13 @@ impl Queues {
     }
 
     /// Wakes whoever watches these queues, if it does not know of this sequence yet.
-    pub(crate) fn announce(&self, queues: &[QueueId], sequence: u64) {
+    pub(crate) fn announce(&mut self, queues: &[QueueId], sequence: u64) {
         for &id in queues {
-            self.get(id).durable.send_if_modified(|known| {
-                let new = *known < sequence;
-                *known = sequence.max(*known);
-                new
-            });
+            let queue = self.get_mut(id);
+            if queue.announced < sequence {
+                queue.announced = sequence;
+                queue.durable.send_replace(sequence);
+            }
         }
     }
 
@@ -544,6 +547,7 @@ impl Queue {
         self.counters.recovered += entries;
         self.waiting += entries;
         self.bytes += bytes;
+        self.announced = self.last;
         self.durable.send_replace(self.last);
     }
 
