@@ -412,7 +412,8 @@ impl Shared {
             for (id, _) in taken.unwritten.iter().filter(|(_, unwritten)| unwritten.removal) {
                 inner.segments.iter_mut().for_each(|segment| segment.forget(*id));
             }
-            inner.gather(taken.calls.len(), began.elapsed());
+            let bytes = written.map_or(0, |_| core.builder.length());
+            inner.gather(taken.calls.len(), bytes, began.elapsed());
         }
         for call in taken.calls {
             call.reply.send(call.events);

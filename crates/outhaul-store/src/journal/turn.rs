@@ -9,7 +9,9 @@
 //! Plain group commit settles at two half-batches that take turns: those that were just answered find the others
 //! already waiting. So after a round as many calls are awaited as were answered and as were waiting by then, for at
 //! most what a round takes on average. A wait that was in vain is not repeated at once: the rounds that go
-//! without it double up to a bound, so callers that do not come back at once pay next to nothing.
+//! without it double up to a bound, so callers that do not come back at once pay next to nothing. Nor is there one for
+//! large batches: there a sync takes as long as its bytes, half of them take half of it, and half-batches that take
+//! turns keep disk and processors busy at once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -31,6 +33,8 @@ use crate::queue::SharedQueues;
 pub(super) const BATCH_BYTES_MAX: u64 = 1 << 20;
 /// A shorter body is copied: cheaper than one more piece of the write.
 const APART_BYTES_MIN: usize = 256;
+/// Batches are not made larger than this by waiting.
+const GATHER_BYTES_MAX: u64 = 128 << 10;
 /// Rounds that go without a gather after gathers that were in vain.
 const GATHER_PAUSE_MAX: u32 = 64;
 
@@ -341,14 +345,15 @@ impl Inner {
         (calls, inputs, std::mem::take(&mut self.flushes))
     }
 
-    /// A round that answered so many calls ends: whether and for what the next one waits.
-    pub(super) fn gather(&mut self, answered: usize, took: Duration) {
+    /// A round that answered so many calls with a batch of so many bytes ends: whether and for what the next one waits.
+    pub(super) fn gather(&mut self, answered: usize, bytes: u64, took: Duration) {
         let waiting = self.calls.len();
         let gather = &mut self.turn.gather;
         gather.mean = if gather.mean.is_zero() { took } else { (gather.mean * 7 + took) / 8 };
-        if answered + waiting < 2 || answered == 0 {
+        if answered + waiting < 2 || answered == 0 || bytes + self.turn.bytes > GATHER_BYTES_MAX {
             return;
         }
+        let gather = &mut self.turn.gather;
         if gather.pause > 0 {
             gather.pause -= 1;
             return;
