@@ -298,6 +298,39 @@ fn verifying_finds_what_the_footers_pass_over() {
     assert!(damage.len() == 1 && damage[0].offset == batch as u64, "{damage:?}");
 }
 
+/// A footer is noted while its segment is written; verifying derives it from the records and compares.
+#[test]
+fn a_footer_says_what_the_records_of_its_segment_say() {
+    for compress in [false, true] {
+        let (fs, log) = on(SimDisk::default(), JournalOptions { compress, ..options(20_000) });
+        attach(&log, &["a", "b", "c"]);
+        let mut random = fastrand::Rng::with_seed(7);
+        for round in 0..60 {
+            // Bodies that are written from where they are, and such that are copied.
+            let count = random.u64(1..9);
+            let one = |at: u64| {
+                let targets: &[&str] = [&["a"][..], &["a", "b"], &["c", "a"], &[]][random.usize(..4)];
+                let mut admission = admission(round * 10 + at, targets);
+                admission.position = random.bool().then_some(round * 10 + at);
+                admission
+            };
+            let mut batch: Vec<_> = (0..count).map(one).collect();
+            let large = random.usize(..batch.len());
+            batch[large].event = sized(round, &["a"], random.usize(200..900)).event;
+            let results = log.append_sync(batch);
+            assert!(results.iter().all(Result::is_ok));
+            if round % 7 == 0 {
+                settle(&log, &waiting(&log, "a")[0], Outcome::Delivered);
+            }
+        }
+        log.close_sync().unwrap();
+        let footers = files(&fs.disk(), ".seg").len();
+        assert!(footers > 2, "{footers}");
+        let (_, log) = on(fs.disk(), JournalOptions { read_only: true, verify: true, ..options(20_000) });
+        assert_eq!(log.report().damage, [], "compressed: {compress}");
+    }
+}
+
 #[test]
 fn an_open_that_is_cancelled_says_so_and_changes_nothing_that_matters() {
     let (fs, log) = on(SimDisk::default(), options(1500));
