@@ -64,6 +64,20 @@ pub trait Log: Send + Sync + 'static {
     /// What recovery found, for a person.
     fn report(&self) -> OpenReport;
 
+    /// Replaces the files in which an open that verified them found damage by sound ones that hold what waits in them.
+    /// What cannot be read has to be taken out of its queue before. Returns the files that stay, and why.
+    ///
+    /// Dropping the future does not stop it.
+    async fn mend(&self) -> Result<Vec<(String, String)>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    /// The file that an entry is in, from the directory of the engine; None without one.
+    fn file_of(&self, uid: &Uid) -> Option<String> {
+        let _ = uid;
+        None
+    }
+
     /// Whether and why nothing can be written any more.
     fn failure(&self) -> Option<StoreError>;
 
