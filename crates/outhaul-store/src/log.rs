@@ -78,6 +78,17 @@ pub trait Log: Send + Sync + 'static {
         None
     }
 
+    /// Whether events are refused because the disk is full. It is over by itself when there is room.
+    fn disk_full(&self) -> bool {
+        false
+    }
+
+    /// Bytes of the entries in the files, and of those among them that wait, over all queues, as they were at open; None
+    /// where a file goes with its entry.
+    fn stored_bytes(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// Whether and why nothing can be written any more.
     fn failure(&self) -> Option<StoreError>;
 
@@ -324,7 +335,7 @@ pub enum Outcome {
 }
 
 /// One queue in numbers. In every picture `recovered + admitted + requeued + imported` equals
-/// `delivered + failed + discarded + waiting`.
+/// `delivered + failed + discarded + vanished + waiting`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueStats {
     /// The queue.
@@ -349,7 +360,7 @@ pub struct QueueStats {
     pub discarded: u64,
     /// Events that missed this queue because it was full; they were never in it.
     pub shed: u64,
-    /// Entries whose file somebody else removed; counted among the discarded ones (engine `spool`).
+    /// Entries whose file somebody else removed since (engine `spool`).
     pub vanished: u64,
     /// What is in it now.
     pub waiting: u64,

@@ -158,6 +158,8 @@ struct Shared {
     /// The segments in which the open found damage.
     damaged: Mutex<Vec<u64>>,
     kind: FsKind,
+    /// The disk was full.
+    full: AtomicBool,
     chores: Mutex<Chores>,
     chores_wake: Condvar,
     keeper: Mutex<Option<JoinHandle<()>>>,
@@ -273,6 +275,7 @@ impl Journal {
             report: Mutex::new(report),
             damaged: Mutex::new(damaged),
             kind,
+            full: AtomicBool::new(false),
             chores: Mutex::default(),
             chores_wake: Condvar::new(),
             keeper: Mutex::default(),
@@ -493,6 +496,16 @@ impl Log for Journal {
     async fn mend(&self) -> Result<Vec<(String, String)>, StoreError> {
         let shared = Arc::clone(&self.shared);
         tokio::task::spawn_blocking(move || shared.mend()).await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    fn disk_full(&self) -> bool {
+        self.shared.is_full()
+    }
+
+    fn stored_bytes(&self) -> Option<(u64, u64)> {
+        let inner = lock(&self.shared.inner);
+        let stored = inner.segments.iter().map(|segment| segment.stored_bytes).sum();
+        Some((stored, inner.segments.iter().map(Segment::waiting_bytes).sum()))
     }
 
     fn file_of(&self, uid: &Uid) -> Option<String> {

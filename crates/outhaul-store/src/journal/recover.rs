@@ -662,6 +662,7 @@ fn count(
     };
     (segment.end, segment.end_sequence) = (footer.end, end);
     segment.footer = true;
+    segment.stored_bytes = totals().map(|total| total.bytes).sum();
     for total in totals() {
         let id = total.queue;
         let (mut entries, mut bytes) = (0, 0);

@@ -529,6 +529,7 @@ impl Queue {
 
     /// Counts an entry, discarded just now, as one that somebody else removed.
     pub(crate) fn vanished(&mut self) {
+        self.counters.discarded = self.counters.discarded.saturating_sub(1);
         self.counters.vanished += 1;
     }
 
