@@ -76,6 +76,16 @@ pub enum StoreError {
         /// What the file has to hold, as far as the rest tells.
         line: String,
     },
+    /// What is to be imported was written by another product than the one that was named.
+    #[error("the queue directory {} was written by {found}, not by {asked}", .path.display())]
+    OtherProduct {
+        /// The directory.
+        path: PathBuf,
+        /// Whose it is.
+        found: &'static str,
+        /// Whose it was said to be.
+        asked: &'static str,
+    },
     /// There is no data directory. The path is probably a mistake.
     #[error("there is no data directory at {}", .0.display())]
     Missing(PathBuf),
