@@ -2,8 +2,8 @@
 
 use std::time::SystemTime;
 
-use outhaul_store::{FailedStats, QueueStats};
 use outhaul_store::event::TargetName;
+use outhaul_store::{FailedStats, QueueStats};
 use serde::Serialize;
 use tokio::time::Instant;
 

@@ -426,7 +426,8 @@ fn no_format(fs: &dyn FileSystem, dir: &Path, reason: &'static str) -> StoreErro
         (_, 0) => (Engine::Journal, format!("a journal: segments in log: {log}, in failed: {failed}")),
         (0, _) => (Engine::Spool, format!("a spool with the directories {names}")),
         (_, _) => {
-            let found = format!("a journal (segments in log: {log}, in failed: {failed}) and a spool ({names})");
+            let found =
+                format!("a journal (segments in log: {log}, in failed: {failed}) and a spool ({names})");
             (Engine::Journal, found)
         }
     };

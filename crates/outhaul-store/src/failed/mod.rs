@@ -381,11 +381,7 @@ impl Inner {
         Claim { inner: Arc::clone(self), uids: records.iter().map(|record| record.uid.clone()).collect() }
     }
 
-    async fn put(
-        self: &Arc<Self>,
-        entries: Vec<FailedEntry>,
-        room: Room,
-    ) -> Vec<Result<(), AppendError>> {
+    async fn put(self: &Arc<Self>, entries: Vec<FailedEntry>, room: Room) -> Vec<Result<(), AppendError>> {
         let uids: Vec<_> = entries.iter().map(|entry| entry.uid.clone()).collect();
         let mut seen = HashSet::new();
         let entries: Vec<_> = entries.into_iter().filter(|entry| seen.insert(entry.uid.clone())).collect();

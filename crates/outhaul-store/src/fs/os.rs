@@ -83,7 +83,8 @@ impl FileSystem for OsFileSystem {
         // proc(5): `1: FLOCK ADVISORY WRITE <pid> <device and inode> 0 EOF`.
         let locks = fs::read_to_string("/proc/locks").ok()?;
         let held = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        let own = held.into_iter().find(|words| words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&&*file));
+        let own =
+            held.into_iter().find(|words| words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&&*file));
         own?.get(4)?.parse().ok().filter(|&pid| pid > 0)
     }
 

@@ -85,7 +85,8 @@ impl Recovery<'_> {
             && survey.is_sound()
             && let Some((offset, length)) = Footer::damaged(&*each.file, salt, each.length, &survey.footer)
         {
-            let reason = "the footer is damaged; nothing is lost, as a repair or the next open derives it again";
+            let reason =
+                "the footer is damaged; nothing is lost, as a repair or the next open derives it again";
             let reason = reason.to_owned();
             report.damage.push(Damage { file, offset, length, reason, quarantined: None });
         }

@@ -218,9 +218,7 @@ impl Shared {
                 }
                 Step::Tail { offset, .. } => {
                     let end = segment.end;
-                    return self
-                        .copy_damaged(segment, &*file, (offset, end), target)
-                        .map_err(failed("copy"));
+                    return self.copy_damaged(segment, &*file, (offset, end), target).map_err(failed("copy"));
                 }
             };
             let batch = scanner.batch();
@@ -266,7 +264,8 @@ impl Shared {
             let mut wanted = Targets::new();
             for &id in footer.queues(&row) {
                 let previous = before.insert(id, row.sequence).unwrap_or(0);
-                let wants = (offset..end).contains(&row.batch) && self.queues.lock().get(id).wants(row.sequence);
+                let wants =
+                    (offset..end).contains(&row.batch) && self.queues.lock().get(id).wants(row.sequence);
                 if wants {
                     wanted.push((id, row.sequence.saturating_sub(previous)));
                 }

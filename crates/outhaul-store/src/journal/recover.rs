@@ -433,9 +433,7 @@ impl Recovery<'_> {
             };
             let known = self.better_than(each, &survey).map_err(StoreError::io("read", &path))?;
             let counted = match &known {
-                Some(known) => {
-                    count(&mut out.queues, &mut each.segment, known, || known.rows(&*each.file))
-                }
+                Some(known) => count(&mut out.queues, &mut each.segment, known, || known.rows(&*each.file)),
                 None => count(&mut out.queues, &mut each.segment, &survey.footer, || {
                     Ok(survey.footer.decode_rows(&survey.rows).ok())
                 }),

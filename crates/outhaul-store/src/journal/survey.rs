@@ -9,7 +9,8 @@ use outhaul_event::wire::{Reader, put_varint};
 use super::checkpoint::Checkpoint;
 use super::footer::{Footer, FooterBuilder};
 use super::format::{
-    self, BATCH_HEADER, BatchHeader, FLAG_CLEAN, FLAG_COMPRESSED, FLAG_HOLE, Kind, RecordHeader, SEGMENT_HEADER, StoredEvent,
+    self, BATCH_HEADER, BatchHeader, FLAG_CLEAN, FLAG_COMPRESSED, FLAG_HOLE, Kind, RecordHeader,
+    SEGMENT_HEADER, StoredEvent,
 };
 use super::scan::{Scanner, Step};
 use super::segment::Segment;

@@ -19,8 +19,8 @@ use uuid::Uuid;
 
 use super::mapping::{self, Content};
 use super::names::{self, UNFINISHED};
-use super::rqp1::{self, ENTRY_BYTES_MAX, FailureNote};
 use super::open::{control_damage, quarantine};
+use super::rqp1::{self, ENTRY_BYTES_MAX, FailureNote};
 use super::sidecar::{self, QUEUE, QueueFile};
 use super::{FAILED, lock};
 use crate::error::{AppendError, StoreError, is_full};
@@ -186,8 +186,7 @@ impl Inner {
         let Some(file): Option<NoteFile> = file else {
             let file = format!("{stem}{REQUEUED}");
             let lost = "what became of failed entries that were put back is forgotten";
-            let damage =
-                control_damage(&*self.fs, &self.spool, &file, content.len(), lost, self.read_only);
+            let damage = control_damage(&*self.fs, &self.spool, &file, content.len(), lost, self.read_only);
             lock(&self.report).damage.push(damage);
             return Ok(());
         };
@@ -245,12 +244,8 @@ impl Inner {
         };
         let bytes = content.len() as u64;
         let Some(key) = record_key(name) else { return Ok(Some(Err("its name is no UUID".to_owned()))) };
-        let record = |entry: FailedEntry| Record {
-            uid: entry.uid,
-            key,
-            bytes,
-            failed_ms: entry.failure.failed_ms,
-        };
+        let record =
+            |entry: FailedEntry| Record { uid: entry.uid, key, bytes, failed_ms: entry.failure.failed_ms };
         Ok(Some(decode(&content.into(), target, key).map(record)))
     }
 

@@ -95,7 +95,7 @@ pub(crate) fn settle(log: &Journal, entry: &Entry, outcome: Outcome) {
 pub(crate) fn check_sums(log: &dyn Log) {
     for s in log.stats() {
         let came = s.recovered + s.admitted + s.requeued + s.imported;
-        assert_eq!(came, s.delivered + s.failed + s.discarded + s.waiting, "{s:?}");
+        assert_eq!(came, s.delivered + s.failed + s.discarded + s.vanished + s.waiting, "{s:?}");
         assert_eq!(s.waiting == 0, s.bytes == 0, "{s:?}");
     }
 }
