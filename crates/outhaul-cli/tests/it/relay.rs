@@ -22,7 +22,11 @@ fn targets_are_shown_in_one_consistent_picture() {
         for target in targets {
             let n = |key: &str| target[key].as_u64().unwrap();
             let came = n("recovered") + n("admitted") + n("requeued") + n("imported");
-            assert_eq!(came, n("delivered") + n("failed") + n("discarded") + n("waiting"), "{target}");
+            assert_eq!(
+                came,
+                n("delivered") + n("failed") + n("discarded") + n("vanished") + n("waiting"),
+                "{target}"
+            );
             assert!(n("in_flight") <= n("waiting"), "{target}");
         }
     }
