@@ -21,11 +21,16 @@ Where several apply, the first of 130, 2, 1, 4, 3 counts.";
 
 const OPTIONS: &str = "\
 Options of a target are query parameters of its URI, such as https://example.com/hook?outhaul.timeout=5s:
-  outhaul.KEY=VALUE, where KEY is format, timeout, connect_timeout, in_flight, batch, backoff, backoff_max,
-  trial_backoff, trial_backoff_max, attempts_max, age_max, on_exhausted, on_reject; what may wait: queue_entries,
-  queue_bytes, when_full=refuse|shed|overflow; what may have failed: failed_entries, failed_bytes,
-  failed_full=hold_target|discard_oldest, failed_expire_after.
-  Durations are written 250ms, 30s, 5m, 72h; sizes 64KiB, 1MiB.";
+  outhaul.KEY=VALUE; all of them, with what they do, are in docs/tools.md, \"Options of a target\". KEY=default:
+  what is sent      format=cloudevents|body|s3
+  attempts          timeout=30s, connect_timeout=5s, in_flight=16, batch=100
+  waits             backoff=1s, backoff_max=5m; while it is held trial_backoff=500ms, trial_backoff_max=60s
+  giving up         attempts_max=none, age_max=none, on_exhausted=keep|fail, on_reject=continue|stop_pid
+  what may wait     queue_entries=10000000, queue_bytes=the smaller of 10GiB and a quarter of the file system,
+                    when_full=refuse|shed|overflow
+  what may have     failed_entries=100000, failed_bytes=1GiB, failed_full=hold_target|discard_oldest,
+  failed            failed_expire_after=never; failed_compat=rustfs: 10000 entries, 72h, discard_oldest instead
+  Of several words the first is the default. Durations are written 250ms, 30s, 5m, 72h; sizes 64KiB, 1MiB.";
 
 const AT_REST: &str = "The data directory has to be at rest: no `outhaul run` or `outhaul pipe` uses it.";
 
@@ -132,13 +137,13 @@ pub(crate) struct RunArgs {
     pub(crate) target: TargetArgs,
     #[command(flatten)]
     pub(crate) store: StoreArgs,
-    /// Where events are kept until they are delivered
+    /// Where events are kept until they are delivered [default: none; needed but with --engine memory]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
     /// The address to listen on; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7070")]
     pub(crate) listen: String,
-    /// Requests must carry the bearer token that this file holds
+    /// Requests must carry the bearer token that this file holds [default: no token, on a loopback address alone]
     #[arg(long, value_name = "FILE", conflicts_with = "no_token")]
     pub(crate) token_file: Option<PathBuf>,
     /// Take events from anybody who reaches an address that is not loopback
@@ -153,13 +158,16 @@ pub(crate) struct RunArgs {
 #[derive(clap::Args)]
 pub(crate) struct TargetArgs {
     #[arg(long = "to", value_name = "[NAME=]URI")]
-    #[arg(help = "A target: file:PATH, stdout:, http://… or https://…; @FILE reads the URI from a file")]
+    #[arg(
+        help = "A target: file:PATH, stdout:, http://… or https://…; @FILE reads the URI from a file; its options are \
+            in --help [default: none; one is needed]"
+    )]
     pub(crate) to: Vec<String>,
-    /// Send entries that wait for this target to its new destination
+    /// Send entries that wait for this target to its new destination [default: refused]
     #[arg(long, value_name = "NAME")]
     pub(crate) repoint: Vec<String>,
     /// The member, or the JSON pointer (/a/b), whose value is the key within which order holds. In a `CloudEvent`
-    /// its own partitionkey wins; without one the event is searched, then its data
+    /// its own partitionkey wins; without one the event is searched, then its data [default: none]
     #[arg(long, value_name = "NAME", value_parser = PidField::parse)]
     pub(crate) pid_field: Option<PidField>,
 }
@@ -169,7 +177,7 @@ pub(crate) struct TargetArgs {
 pub(crate) struct StoreArgs {
     /// How events are kept: journal, one log; spool, a directory for each target, as RustFS has it; or memory, which
     /// keeps nothing on disk. A data directory belongs to one engine; without this option it is that of the directory,
-    /// and journal for a new one
+    /// and journal for a new one [default: that of the directory]
     #[arg(long = "engine", value_name = "ENGINE", value_parser = values::engine)]
     pub(crate) asked: Option<Engine>,
     /// What an acknowledgement promises: synced, interval:DURATION (synced within that time) or buffered (written
@@ -213,7 +221,7 @@ pub(crate) enum FailedVerb {
         /// List so many at most [default: all]
         #[arg(long, value_name = "N")]
         limit: Option<NonZeroUsize>,
-        /// Go on behind this entry
+        /// Go on behind this entry [default: from the first]
         #[arg(long, value_name = "UID")]
         after: Option<String>,
     },
@@ -252,7 +260,7 @@ pub(crate) enum FailedVerb {
         /// All of them, or all of `--target`
         #[arg(long, conflicts_with_all = ["uids", "older_than"])]
         all: bool,
-        /// Those that failed longer ago than this, such as 72h or 30d
+        /// Those that failed longer ago than this, such as 72h or 30d [default: whenever]
         #[arg(long, value_name = "DURATION", conflicts_with = "uids", value_parser = outhaul::target::duration)]
         older_than: Option<Duration>,
         #[command(flatten)]
@@ -305,7 +313,7 @@ pub(crate) enum QueueVerb {
         /// List so many at most, of all queues together
         #[arg(long, value_name = "N", default_value = "1000")]
         limit: NonZeroUsize,
-        /// Go on behind this entry, with the next one of its queue
+        /// Go on behind this entry, with the next one of its queue [default: from the first]
         #[arg(long, value_name = "UID")]
         after: Option<String>,
     },
@@ -393,7 +401,7 @@ pub(crate) struct Place {
     /// The data directory
     #[arg(long, value_name = "DIR")]
     pub(crate) data: PathBuf,
-    /// Only the entries of this target
+    /// Only the entries of this target [default: all]
     #[arg(long, value_name = "NAME")]
     pub(crate) target: Option<String>,
 }
@@ -460,9 +468,35 @@ mod tests {
     }
 
     #[test]
-    fn the_help_names_every_option_of_a_target() {
+    fn the_help_names_every_option_of_a_target_with_its_default() {
         for key in outhaul::target::OPTION_KEYS {
-            assert!(OPTIONS.contains(key), "{key}");
+            let named = [' ', '\n'].iter().any(|before| OPTIONS.contains(&format!("{before}{key}=")));
+            assert!(named, "{key}");
         }
+        let docs = include_str!("../../../docs/tools.md");
+        assert!(docs.contains("## Options of a target"));
+        for key in outhaul::target::OPTION_KEYS {
+            assert!(docs.contains(&format!("`outhaul.{key}`")), "{key}");
+        }
+    }
+
+    /// Checks a verb and those below it.
+    fn check_defaults(command: &clap::Command, path: &str) {
+        for arg in
+            command.get_arguments().filter(|arg| arg.get_action().takes_values() && !arg.is_required_set())
+        {
+            let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
+            let told = help.contains("[default: ") || !arg.get_default_values().is_empty();
+            assert!(told || arg.is_positional(), "{path}: {} has no default in its help", arg.get_id());
+            assert!(!help.is_empty(), "{path}: {} has no help", arg.get_id());
+        }
+        for verb in command.get_subcommands() {
+            check_defaults(verb, &format!("{path} {}", verb.get_name()));
+        }
+    }
+
+    #[test]
+    fn the_help_of_every_verb_tells_the_defaults() {
+        check_defaults(&Args::command(), "outhaul");
     }
 }

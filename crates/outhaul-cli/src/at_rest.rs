@@ -62,6 +62,12 @@ impl AtRest {
         &self.data
     }
 
+    /// The file that an entry is in, from the data directory.
+    pub(crate) fn file_of(&self, uid: &Uid) -> Option<String> {
+        let file = self.store.log().file_of(uid)?;
+        Some(format!("{}/{file}", self.store.engine().dir()))
+    }
+
     /// The queues that are asked for.
     pub(crate) fn queues(&self, target: Option<&TargetName>) -> Vec<QueueStats> {
         let all = self.store.log().stats().into_iter();
@@ -111,10 +117,11 @@ impl AtRest {
         for record in self.store.failed().unreadable() {
             damaged = true;
             console.say(format_args!(
-                "damage: {} of target {} in {}/failed cannot be read: {}; it is left as it is",
+                "damage: {} of target {} in {}/{} cannot be read: {}; it is left as it is",
                 record.record,
                 record.target,
                 self.shown(),
+                record.file,
                 record.reason
             ));
         }

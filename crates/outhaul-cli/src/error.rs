@@ -7,7 +7,7 @@ use outhaul::OpenError;
 use outhaul::runtime::StartError;
 use outhaul::store::StoreError;
 
-use crate::console::counted;
+use crate::console::{counted, quoted};
 
 /// The exit code. Where several apply, the first of `Interrupted`, `Wrong`, `Failed`, `Left`, `Attention` counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +107,30 @@ impl From<StoreError> for CliError {
         let exit = match error {
             StoreError::Missing(_) | StoreError::NotADataDirectory(_) | StoreError::OtherEngine { .. } => {
                 Exit::Wrong
+            }
+            StoreError::InUse { path, pid } => {
+                let who = match pid {
+                    Some(pid) => format!("process {pid} has it locked"),
+                    None => "another process has it locked".to_owned(),
+                };
+                return Self::new(Exit::Failed, "the data directory is in use by another process")
+                    .at(path.display().to_string())
+                    .because(who)
+                    .help("stop that process, or give this one a directory of its own");
+            }
+            StoreError::FormatLost { path, reason, found, line } => {
+                let what = format!("the file `format` of the data directory {reason}");
+                let file = quoted(&path.join("format").display().to_string());
+                let help = format!(
+                    "put the file back from a copy, or write it again and check the directory; nothing was changed:\n\
+                     printf '%s\\n' {} > {file}\nouthaul queue verify --data {}",
+                    quoted(&line),
+                    quoted(&path.display().to_string())
+                );
+                return Self::new(Exit::Failed, what)
+                    .at(path.display().to_string())
+                    .because(format!("the directory holds {found}; that file says how they are read"))
+                    .help(help);
             }
             _ => Exit::Failed,
         };

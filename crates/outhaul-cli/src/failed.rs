@@ -138,9 +138,8 @@ async fn discard(
 ) -> Result<Exit, Failure> {
     let asked = read_uids(uids, &filter.place)?;
     let (at, target) = open(&filter.place, Access::Change).await?;
-    let count = asked.len() as u64;
     let which = match before {
-        _ if count > 0 => Discard::Uids(asked),
+        _ if !asked.is_empty() => Discard::Uids(asked),
         Some(failed_before) => Discard::Before { failed_before, target },
         None => Discard::All { target },
     };
@@ -150,11 +149,11 @@ async fn discard(
         format!("{} discarded", counted(done.discarded, "failed entry is", "failed entries are"))
     })?;
     out.end()?;
-    if done.discarded < count && !filter.json {
-        let gone = counted(count - done.discarded, "of them was not", "of them were not");
-        console.say(format_args!("{gone} there"));
+    let mut exit = Exit::Done;
+    for uid in &done.missing {
+        exit = exit.and(console.fail(&missing(uid, &at)));
     }
-    Ok(at.close(console).await?)
+    Ok(exit.and(at.close(console).await?))
 }
 
 async fn export(place: &Place, console: &Console) -> Result<Exit, Failure> {

@@ -17,6 +17,8 @@ use crate::output::{Failure, Output, conclude};
 #[derive(Serialize)]
 struct Shown {
     imported: u64,
+    /// Failed entries that are in the failed store now.
+    failed: u64,
     skipped_already: u64,
     undecodable: Vec<Undecodable>,
     ignored: Vec<String>,
@@ -53,7 +55,10 @@ async fn import(args: &ImportArgs, console: &Console) -> Result<Exit, Failure> {
         let events = counted(at.imported, "event", "events");
         console.progress(at.files_done as u64, Some(at.files as u64), format!("{events} taken over"));
     };
-    let done = import::import_into(&**store.log(), fs, &args.data, &target, source, progress).await;
+    let done = {
+        let failed = Some(&**store.failed());
+        import::import_into(&**store.log(), failed, fs, &args.data, &target, source, progress).await
+    };
     console.end_bar();
     let closed = store.close().await;
     let (report, failure) = match done {
@@ -82,6 +87,17 @@ fn source(args: &ImportArgs, fs: Arc<dyn FileSystem>) -> Result<Source, CliError
         ImportProduct::Minio => import::minio,
     };
     open(fs, &args.source).map_err(|error| {
+        if let StoreError::OtherProduct { path, found, asked } = error {
+            return CliError::new(Exit::Wrong, format!("the queue directory is not one of {asked}"))
+                .at(path.display().to_string())
+                .because(format!("the names and the files in it are those of {found}"))
+                .help(format!(
+                    "outhaul import {found} {} --data {} --target {}",
+                    quoted(&path.display().to_string()),
+                    quoted(&args.data.display().to_string()),
+                    args.target
+                ));
+        }
         let why = match error {
             StoreError::Missing(_) => "it does not exist".to_owned(),
             error => error.to_string(),
@@ -97,6 +113,7 @@ fn tell(args: &ImportArgs, report: ImportReport) -> Result<Exit, Failure> {
     let undecodable = report.undecodable.into_iter().map(|(file, reason)| Undecodable { file, reason });
     let shown = Shown {
         imported: report.imported,
+        failed: report.failed,
         skipped_already: report.skipped_already,
         undecodable: undecodable.collect(),
         ignored: report.ignored,
@@ -119,6 +136,14 @@ fn tell(args: &ImportArgs, report: ImportReport) -> Result<Exit, Failure> {
             counted(shown.imported, "event is", "events are"),
             counted(shown.skipped_already, "was", "were")
         ));
+        if shown.failed > 0 {
+            lines.push(format!(
+                "{} in the failed store of {}, as they had failed there; to see them: outhaul failed ls --data {}",
+                counted(shown.failed, "entry is", "entries are"),
+                args.target,
+                quoted(&args.data.display().to_string())
+            ));
+        }
         lines.join("\n")
     })?;
     out.end()?;

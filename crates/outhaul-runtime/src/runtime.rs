@@ -14,7 +14,7 @@ use outhaul_store::{
     Admission, FailedFull, FailedOptions, FailedStore, Input, Log, OpenReport, QueueSettings, Receipt,
     Shards, Store, StoreError, WhenFull,
 };
-use outhaul_target::{Target, TargetOptions};
+use outhaul_target::{FailedCompat, Target, TargetOptions};
 use outhaul_writer::{RefusedReason, Writer, WriterOptions};
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::admit::{AdmitError, Incoming, Op, Pending, QueueSink};
 use crate::notice::Notice;
-use crate::status::{State, TargetStatus, WorkerStatus, status};
+use crate::status::{Health, State, TargetStatus, WorkerStatus, status};
 use crate::worker;
 
 /// A target as it is configured.
@@ -220,6 +220,7 @@ impl Runtime {
     /// One picture of all targets and orphans, sorted by name.
     pub fn targets(&self) -> Vec<TargetStatus> {
         let queues = self.shared.store.log().stats();
+        let (failed, disk_full) = (self.shared.store.failed().stats(), self.disk_full());
         let shown = queues.into_iter().filter(|queue| queue.attached || queue.waiting > 0);
         let joined = shown.map(|queue| {
             let worker = self
@@ -227,7 +228,13 @@ impl Runtime {
                 .targets
                 .get(&queue.name)
                 .map(|attached| attached.status.lock().unwrap_or_else(PoisonError::into_inner).clone());
-            status(queue, worker)
+            let failed = failed.iter().find(|failed| failed.target == queue.name);
+            let mut shown = status(queue, worker, failed);
+            // What is wrong with the target itself is told first.
+            if disk_full && shown.health == Health::Online {
+                (shown.health, shown.reason) = (Health::Degraded, "disk_full");
+            }
+            shown
         });
         joined.collect()
     }
@@ -240,6 +247,11 @@ impl Runtime {
     /// What recovery found when the store was opened.
     pub fn report(&self) -> OpenReport {
         self.shared.store.report()
+    }
+
+    /// Whether events are refused because the disk is full; over by itself when there is room. Looks at the disk.
+    pub fn disk_full(&self) -> bool {
+        self.shared.store.log().disk_full()
     }
 
     /// Whether and why nothing is written any more.
@@ -385,6 +397,10 @@ fn settings(spec: &TargetSpec) -> QueueSettings {
 /// The bounds of a target's failed entries: its own, and for the rest those of the store.
 fn failed_options(spec: &TargetSpec, of_store: &FailedOptions) -> FailedOptions {
     let options = &spec.options;
+    let of_store = match options.failed_compat {
+        None => of_store,
+        Some(FailedCompat::Rustfs) => &FailedOptions::rustfs(),
+    };
     FailedOptions {
         entries_max: options.failed_entries.map_or(of_store.entries_max, NonZeroU64::get),
         bytes_max: options.failed_bytes.map_or(of_store.bytes_max, NonZeroU64::get),

@@ -2,8 +2,8 @@
 
 use std::time::SystemTime;
 
-use outhaul_store::QueueStats;
 use outhaul_store::event::TargetName;
+use outhaul_store::{FailedStats, QueueStats};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -75,8 +75,14 @@ pub struct TargetStatus {
     pub failed: u64,
     /// Entries removed since.
     pub discarded: u64,
+    /// Entries whose file somebody else removed since (engine `spool`).
+    pub vanished: u64,
     /// Entries that wait.
     pub waiting: u64,
+    /// Failed entries that were discarded since because there was no room for new ones.
+    pub failed_discarded_oldest: u64,
+    /// Failed entries that were discarded since because they became too old.
+    pub failed_expired: u64,
     /// Entries that are with the target.
     pub in_flight: u64,
     /// Attempts that failed and were, or will be, repeated.
@@ -140,7 +146,11 @@ impl WorkerStatus {
 }
 
 /// Joins a queue's numbers with what its worker tells; without a worker it is an orphan.
-pub(crate) fn status(queue: QueueStats, worker: Option<WorkerStatus>) -> TargetStatus {
+pub(crate) fn status(
+    queue: QueueStats,
+    worker: Option<WorkerStatus>,
+    failed: Option<&FailedStats>,
+) -> TargetStatus {
     let worker = worker.unwrap_or_else(|| WorkerStatus { state: State::Orphan, ..WorkerStatus::new("") });
     let oldest = worker.oldest.filter(|_| queue.waiting > 0);
     let age = oldest.map(|oldest| SystemTime::now().duration_since(oldest).unwrap_or_default());
@@ -157,6 +167,9 @@ pub(crate) fn status(queue: QueueStats, worker: Option<WorkerStatus>) -> TargetS
         delivered: queue.delivered,
         failed: queue.failed,
         discarded: queue.discarded,
+        vanished: queue.vanished,
+        failed_discarded_oldest: failed.map_or(0, |failed| failed.discarded_oldest),
+        failed_expired: failed.map_or(0, |failed| failed.expired),
         waiting: queue.waiting,
         in_flight: (worker.in_flight as u64).min(queue.waiting),
         retried: worker.retried,

@@ -12,10 +12,15 @@ use outhaul_event::TargetName;
 pub enum StoreError {
     /// Another process has the data directory. Stop that one, or use another directory.
     #[error(
-        "the data directory {} is in use by another process; stop that one or give this one a directory of its own",
-        .0.display()
+        "the data directory {} is in use by another process{}; stop that one or give this one a directory of its own",
+        .path.display(), .pid.map_or_else(String::new, |pid| format!(" (process {pid})"))
     )]
-    InUse(PathBuf),
+    InUse {
+        /// The data directory.
+        path: PathBuf,
+        /// The process that has it, where that is known.
+        pid: Option<u32>,
+    },
     /// The directory was written in a format that this build does not know. Use the version that wrote it.
     #[error(
         "the data directory {} has format {found}, written by outhaul {written_by}; this is outhaul {}, which reads \
@@ -54,6 +59,33 @@ pub enum StoreError {
         .0.display()
     )]
     NotADataDirectory(PathBuf),
+    /// The directory holds data of Outhaul, and its file `format`, which says how to read them, is missing or damaged.
+    /// Put that file back. Nothing was changed.
+    #[error(
+        "the file `format` of the data directory {} {reason}; the directory holds {found}. Nothing was changed; put the \
+         file back from a copy, or write this line into it: {line}",
+        .path.display()
+    )]
+    FormatLost {
+        /// The data directory.
+        path: PathBuf,
+        /// What is wrong with the file.
+        reason: &'static str,
+        /// What else is there.
+        found: String,
+        /// What the file has to hold, as far as the rest tells.
+        line: String,
+    },
+    /// What is to be imported was written by another product than the one that was named.
+    #[error("the queue directory {} was written by {found}, not by {asked}", .path.display())]
+    OtherProduct {
+        /// The directory.
+        path: PathBuf,
+        /// Whose it is.
+        found: &'static str,
+        /// Whose it was said to be.
+        asked: &'static str,
+    },
     /// There is no data directory. The path is probably a mistake.
     #[error("there is no data directory at {}", .0.display())]
     Missing(PathBuf),

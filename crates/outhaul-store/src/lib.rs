@@ -81,4 +81,4 @@ pub use log::{
 pub use memory::MemoryLog;
 pub use outhaul_event as event;
 pub use spool::{Spool, SpoolOptions};
-pub use store::{Engine, Store, StoreOptions};
+pub use store::{Engine, RepairReport, Store, StoreOptions};

@@ -64,6 +64,31 @@ pub trait Log: Send + Sync + 'static {
     /// What recovery found, for a person.
     fn report(&self) -> OpenReport;
 
+    /// Replaces the files in which an open that verified them found damage by sound ones that hold what waits in them.
+    /// What cannot be read has to be taken out of its queue before. Returns the files that stay, and why.
+    ///
+    /// Dropping the future does not stop it.
+    async fn mend(&self) -> Result<Vec<(String, String)>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    /// The file that an entry is in, from the directory of the engine; None without one.
+    fn file_of(&self, uid: &Uid) -> Option<String> {
+        let _ = uid;
+        None
+    }
+
+    /// Whether events are refused because the disk is full. It is over by itself when there is room.
+    fn disk_full(&self) -> bool {
+        false
+    }
+
+    /// Bytes of the entries in the files, and of those among them that wait, over all queues, as they were at open; None
+    /// where a file goes with its entry.
+    fn stored_bytes(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// Whether and why nothing can be written any more.
     fn failure(&self) -> Option<StoreError>;
 
@@ -335,7 +360,7 @@ pub struct QueueStats {
     pub discarded: u64,
     /// Events that missed this queue because it was full; they were never in it.
     pub shed: u64,
-    /// Entries whose file somebody else removed; counted among the discarded ones (engine `spool`).
+    /// Of the discarded ones, those whose file somebody else removed (engine `spool`).
     pub vanished: u64,
     /// What is in it now.
     pub waiting: u64,

@@ -13,17 +13,18 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use outhaul_event::Uid;
+use outhaul_event::{TargetName, Uid};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
-use crate::failed::{FailedOptions, FailedStore, Logged, Medium};
+use crate::failed::{FailedEntry, FailedOptions, FailedStore, Logged, Medium, Repaired};
 use crate::fs::{FileSystem, Lock, OsFileSystem, read_whole, write_atomically};
 use crate::journal::{FORMAT, Journal, JournalOptions, OpenWatch};
 use crate::log::{Damage, Durability, Lease, Log, OpenReport, Outcome, Settlement, Shards};
 use crate::memory::MemoryLog;
-use crate::spool::{Spool, SpoolFailed, SpoolOptions};
+use crate::spool::{FIRST_FOREIGN, Spool, SpoolFailed, SpoolOptions};
 
 const FORMAT_FILE: &str = "format";
 
@@ -66,7 +67,8 @@ impl Engine {
     fn format(self) -> u32 {
         match self {
             Self::Journal => FORMAT,
-            Self::Spool | Self::Memory => 0,
+            Self::Spool => 1,
+            Self::Memory => 0,
         }
     }
 }
@@ -99,6 +101,17 @@ impl From<JournalOptions> for StoreOptions {
         let (durability, read_only) = (journal.durability, journal.read_only);
         Self { durability, read_only, journal, ..Self::default() }
     }
+}
+
+/// What a repair did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RepairReport {
+    /// Entries that cannot be read, and why. They are in the failed store.
+    pub failed: Vec<(Uid, String)>,
+    /// What was moved to the quarantine besides the stretches that the open found, and where it is.
+    pub moved: Vec<(String, PathBuf)>,
+    /// What stays as it was, and why.
+    pub left: Vec<(String, String)>,
 }
 
 /// An open data directory. The lock is held until this is dropped.
@@ -154,8 +167,10 @@ impl Store {
         let engine = options.engine;
         let store = Self { engine, log, failed: Arc::new(failed), _lock: Some(lock) };
         store.failed.load().await?;
-        if let Some(uid) = store.failed.left_queue().iter().max_by_key(|uid| uid.sequence) {
-            store.log.pass_over(uid.sequence);
+        // What RustFS left never was in a queue of ours.
+        let left = store.failed.left_queue().into_iter().map(|uid| uid.sequence);
+        if let Some(last) = left.filter(|&sequence| sequence < FIRST_FOREIGN).max() {
+            store.log.pass_over(last);
         }
         store.finish_moves().await?;
         store.failed.first_upkeep().await?;
@@ -199,7 +214,8 @@ impl Store {
     /// What recovery found in both logs, for a person. Files are named from the data directory.
     pub fn report(&self) -> OpenReport {
         let mut all = OpenReport::default();
-        for (dir, found) in [(self.engine.dir(), self.log.report()), ("failed", self.failed.report())] {
+        let failed = if self.engine == Engine::Spool { Engine::Spool.dir() } else { "failed" };
+        for (dir, found) in [(self.engine.dir(), self.log.report()), (failed, self.failed.report())] {
             all.torn_bytes += found.torn_bytes;
             let named = |damage: Damage| Damage { file: format!("{dir}/{}", damage.file), ..damage };
             all.damage.extend(found.damage.into_iter().map(named));
@@ -224,6 +240,67 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Takes what cannot be read out of the files: entries go to the failed store (rule `unreadable`), failed records and
+    /// damaged stretches to the quarantine, and a damaged file of the journal is replaced by a sound one that holds what
+    /// waits in it. Of a journal it sees only what an open with [`JournalOptions::verify`] found.
+    ///
+    /// Dropping the future leaves it half done; it can be done again.
+    pub async fn repair(&self) -> Result<RepairReport, StoreError> {
+        let mut report = RepairReport::default();
+        let lease = self.log.lease(Shards::All).await?;
+        for queue in self.log.stats().into_iter().filter(|queue| queue.waiting > 0) {
+            self.repair_queue(&*lease, &queue.name, &mut report).await?;
+        }
+        let Repaired { moved, left } = self.failed.repair().await?;
+        report.moved = moved;
+        report.left.extend(left);
+        self.log.flush().await?;
+        let dir = self.engine.dir();
+        let left = self.log.mend().await?.into_iter();
+        report.left.extend(left.map(|(file, why)| (format!("{dir}/{file}"), why)));
+        Ok(report)
+    }
+
+    async fn repair_queue(
+        &self,
+        lease: &dyn Lease,
+        queue: &TargetName,
+        report: &mut RepairReport,
+    ) -> Result<(), StoreError> {
+        let mut after = 0;
+        loop {
+            let read = lease.read(queue, after, 1000, 8 << 20).await?;
+            if read.entries.is_empty() {
+                return Ok(());
+            }
+            after = read.next;
+            let now = SystemTime::now();
+            let (mut places, mut copies) = (Vec::new(), Vec::new());
+            for entry in read.entries {
+                let Err(unreadable) = &entry.event else { continue };
+                match FailedEntry::unreadable(&entry, unreadable, now) {
+                    Some(copy) => {
+                        places.push((entry.place, unreadable.reason.clone()));
+                        copies.push(copy);
+                    }
+                    None => report.left.push((entry.place.uid.to_string(), unreadable.reason.clone())),
+                }
+            }
+            let mut settled = Vec::new();
+            for ((place, reason), result) in places.into_iter().zip(self.failed.put_each(copies).await) {
+                let uid = place.uid.clone();
+                match result {
+                    Ok(()) => {
+                        report.failed.push((uid, reason));
+                        settled.push(Settlement { place, outcome: Outcome::Failed });
+                    }
+                    Err(error) => report.left.push((uid.to_string(), format!("{reason}; {error}"))),
+                }
+            }
+            lease.settle(settled).await?;
+        }
     }
 
     /// Closes both logs in order. The lock goes with the value.
@@ -275,7 +352,7 @@ fn open_engine(fs: Arc<dyn FileSystem>, dir: &Path, options: &StoreOptions) -> R
     }
     let path = dir.join("lock");
     let lock = fs.lock(&path).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock => StoreError::InUse(dir.to_owned()),
+        io::ErrorKind::WouldBlock => StoreError::InUse { path: dir.to_owned(), pid: fs.lock_holder(&path) },
         _ => StoreError::io("lock", &path)(error),
     })?;
     let lock: Arc<dyn Lock> = lock.into();
@@ -314,13 +391,18 @@ fn look(fs: &dyn FileSystem, dir: &Path) -> Result<Option<(Engine, Format)>, Sto
         // What a process leaves that ended before it wrote the file, and what a new file system has.
         let harmless = ["lock", "format.tmp", "lost+found"];
         let empty = found.iter().all(|entry| harmless.contains(&entry.name.as_str()));
-        return if empty { Ok(None) } else { Err(StoreError::NotADataDirectory(dir.to_owned())) };
+        return if empty { Ok(None) } else { Err(no_format(fs, dir, "is missing")) };
     }
     let path = dir.join(FORMAT_FILE);
     let content = read_whole(fs, &path, 4096).map_err(StoreError::io("read", &path))?;
-    let format: Format =
-        serde_json::from_slice(&content).map_err(|_| StoreError::NotADataDirectory(dir.to_owned()))?;
+    let damaged = || no_format(fs, dir, "is damaged");
+    let format: Format = serde_json::from_slice(&content).map_err(|_| damaged())?;
     let engine = Engine::ALL.into_iter().find(|engine| engine.as_str() == format.engine);
+    let readable = engine.is_some_and(|engine| format.format <= engine.format());
+    if !readable && format.written_by == env!("CARGO_PKG_VERSION") {
+        // This very version writes no such thing.
+        return Err(damaged());
+    }
     match engine.filter(|engine| format.format <= engine.format()) {
         Some(engine) => Ok(Some((engine, format))),
         None => Err(StoreError::UnknownFormat {
@@ -330,6 +412,27 @@ fn look(fs: &dyn FileSystem, dir: &Path) -> Result<Option<(Engine, Format)>, Sto
             known: known(),
         }),
     }
+}
+
+/// What is said of a directory without a file `format` that can be read.
+fn no_format(fs: &dyn FileSystem, dir: &Path, reason: &'static str) -> StoreError {
+    let inside = |name: &str| fs.list(&dir.join(name)).unwrap_or_default();
+    let segments = |name| inside(name).iter().filter(|entry| entry.name.ends_with(".seg")).count();
+    let (log, failed) = (segments("log"), segments("failed"));
+    let queues: Vec<_> = inside("spool").into_iter().filter(|entry| !entry.is_file).collect();
+    let names = queues.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>().join(", ");
+    let (engine, found) = match (log + failed, queues.len()) {
+        (0, 0) => return StoreError::NotADataDirectory(dir.to_owned()),
+        (_, 0) => (Engine::Journal, format!("a journal: segments in log: {log}, in failed: {failed}")),
+        (0, _) => (Engine::Spool, format!("a spool with the directories {names}")),
+        (_, _) => {
+            let found =
+                format!("a journal (segments in log: {log}, in failed: {failed}) and a spool ({names})");
+            (Engine::Journal, found)
+        }
+    };
+    let line = String::from_utf8(format_line(engine)).unwrap_or_default();
+    StoreError::FormatLost { path: dir.to_owned(), reason, found, line: line.trim_end().to_owned() }
 }
 
 /// The formats that this build reads.
@@ -342,12 +445,19 @@ fn known() -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-fn write_format(fs: &dyn FileSystem, dir: &Path, engine: Engine) -> Result<(), StoreError> {
+/// The content of the file.
+fn format_line(engine: Engine) -> Vec<u8> {
     let written_by = env!("CARGO_PKG_VERSION").to_owned();
     let format = Format { engine: engine.as_str().to_owned(), format: engine.format(), written_by };
-    let path: PathBuf = dir.join(FORMAT_FILE);
+    // Strings and numbers always serialise.
     let mut content = serde_json::to_vec(&format).unwrap_or_default();
     content.push(b'\n');
+    content
+}
+
+fn write_format(fs: &dyn FileSystem, dir: &Path, engine: Engine) -> Result<(), StoreError> {
+    let path: PathBuf = dir.join(FORMAT_FILE);
+    let content = format_line(engine);
     if read_whole(fs, &path, 4096).is_ok_and(|there| there == content) {
         return Ok(());
     }

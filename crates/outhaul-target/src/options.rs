@@ -57,6 +57,13 @@ pub enum FailedFull {
     DiscardOldest,
 }
 
+/// Whose habits the target's part of the failed store has, where no other option says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FailedCompat {
+    /// `rustfs`: 10,000 entries, kept for 72 hours, the oldest discarded at the bound.
+    Rustfs,
+}
+
 /// What can be set for a target of any kind: `outhaul.KEY=VALUE` in its URI.
 ///
 /// Durations are a whole number and `ms`, `s`, `m`, `h` or `d`; sizes are bytes, or a whole number and `KiB`, `MiB`,
@@ -104,6 +111,8 @@ pub struct TargetOptions {
     /// `failed_expire_after`: how long entries are kept in the failed store (None: as the store is set, until a person
     /// decides).
     pub failed_expire_after: Option<Duration>,
+    /// `failed_compat`: `rustfs`, other defaults for the four above (None: as the store is set).
+    pub failed_compat: Option<FailedCompat>,
 }
 
 impl Default for TargetOptions {
@@ -132,12 +141,13 @@ impl Default for TargetOptions {
             failed_bytes: None,
             failed_full: None,
             failed_expire_after: None,
+            failed_compat: None,
         }
     }
 }
 
 /// The keys of [`TargetOptions`], in the order of its fields.
-pub const OPTION_KEYS: [&str; 20] = [
+pub const OPTION_KEYS: [&str; 21] = [
     "format",
     "timeout",
     "connect_timeout",
@@ -158,6 +168,7 @@ pub const OPTION_KEYS: [&str; 20] = [
     "failed_bytes",
     "failed_full",
     "failed_expire_after",
+    "failed_compat",
 ];
 
 impl TargetOptions {
@@ -205,6 +216,7 @@ impl TargetOptions {
                 self.failed_full = Some(one_of(value, &choices)?);
             }
             "failed_expire_after" => self.failed_expire_after = Some(duration(value)?),
+            "failed_compat" => self.failed_compat = Some(one_of(value, &[("rustfs", FailedCompat::Rustfs)])?),
             _ => return Ok(false),
         }
         Ok(true)

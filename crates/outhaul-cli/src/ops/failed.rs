@@ -1,5 +1,7 @@
 //! Failed entries: list, requeue, discard.
 
+use std::collections::HashSet;
+
 use outhaul::event::{TargetName, Uid};
 use outhaul::store::{Discard, FailedEntry, FailedQuery, FailedStore, RequeueError, StoreError};
 use serde::Serialize;
@@ -121,9 +123,21 @@ pub(crate) async fn requeue(failed: &FailedStore, uids: &[Uid]) -> Vec<Requeued>
 #[derive(Debug, Serialize)]
 pub(crate) struct Discarded {
     pub(crate) discarded: u64,
+    /// What was named and is not there.
+    pub(crate) missing: Vec<Uid>,
 }
 
 /// Removes entries for good.
 pub(crate) async fn discard(failed: &FailedStore, which: Discard) -> Result<Discarded, StoreError> {
-    Ok(Discarded { discarded: failed.discard(which).await? })
+    let missing = match &which {
+        Discard::Uids(uids) => {
+            let here: HashSet<Uid> = failed.uids().into_iter().collect();
+            let mut missing: Vec<_> = uids.iter().filter(|uid| !here.contains(uid)).cloned().collect();
+            missing.sort_unstable();
+            missing.dedup();
+            missing
+        }
+        Discard::Before { .. } | Discard::All { .. } => Vec::new(),
+    };
+    Ok(Discarded { discarded: failed.discard(which).await?, missing })
 }

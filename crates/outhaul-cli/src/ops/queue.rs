@@ -29,6 +29,11 @@ pub(crate) struct Stat {
     #[serde(skip)]
     pub(crate) oldest_at: Option<SystemTime>,
     pub(crate) failed: u64,
+    /// Entries whose file somebody else removed, as far as this look noticed.
+    pub(crate) vanished: u64,
+    /// Failed entries that were discarded since the open because there was no room, or because they became too old.
+    pub(crate) failed_discarded_oldest: u64,
+    pub(crate) failed_expired: u64,
 }
 
 /// Counts what waits, and what failed.
@@ -38,6 +43,7 @@ pub(crate) async fn stat(
     failed: &FailedStore,
 ) -> Result<Vec<Stat>, StoreError> {
     let mut stats = Vec::with_capacity(queues.len());
+    let discarded = failed.stats();
     for queue in queues {
         let first = match queue.waiting {
             0 => None,
@@ -45,8 +51,12 @@ pub(crate) async fn stat(
         };
         // What cannot be read does not say when it was admitted.
         let oldest_at = first.filter(|entry| entry.event.is_ok()).map(|entry| entry.admitted_at);
+        let discarded = discarded.iter().find(|part| part.target == queue.name);
         stats.push(Stat {
             failed: failed.count(Some(&queue.name)),
+            vanished: queue.vanished,
+            failed_discarded_oldest: discarded.map_or(0, |part| part.discarded_oldest),
+            failed_expired: discarded.map_or(0, |part| part.expired),
             target: queue.name,
             destination: queue.label,
             waiting: queue.waiting,

@@ -1,11 +1,12 @@
-//! `verify`, which reads everything and changes nothing, and `repair`, which moves what is damaged to the quarantine.
+//! `verify`, which reads everything and changes nothing, and `repair`, which takes what is damaged out of the
+//! files: a copy goes to the quarantine, an entry that cannot be read to the failed store.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use outhaul::event::TargetName;
-use outhaul::store::{Damage, JournalOptions, Lease, OpenWatch, Shards};
+use outhaul::store::{Damage, JournalOptions, Lease, OpenWatch, RepairReport, Shards, UnreadableRecord};
 use serde::Serialize;
 
 use crate::args::DataArgs;
@@ -25,7 +26,7 @@ struct Finding {
     offset: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     length: Option<u64>,
-    /// The entry, if its file is sound but for it.
+    /// The entry or record in it that cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     entry: Option<String>,
     reason: String,
@@ -46,8 +47,9 @@ impl Finding {
         }
     }
 
-    fn entry(entry: String, reason: String) -> Self {
-        Self { file: None, offset: None, length: None, entry: Some(entry), reason, quarantined: None }
+    /// What is wrong with an entry, and the file that it is in.
+    fn entry(file: Option<String>, entry: String, reason: String) -> Self {
+        Self { file, offset: None, length: None, entry: Some(entry), reason, quarantined: None }
     }
 
     fn told(&self) -> String {
@@ -55,6 +57,7 @@ impl Finding {
             (Some(file), Some(offset), Some(length), _) => {
                 format!("{file}, {} from byte {offset}", counted(length, "byte", "bytes"))
             }
+            (Some(file), _, _, Some(entry)) => format!("{file}, {entry}"),
             (_, _, _, Some(entry)) => entry.clone(),
             _ => "somewhere".to_owned(),
         };
@@ -78,7 +81,7 @@ struct Report {
 }
 
 pub(super) async fn verify(args: &DataArgs, console: &Console) -> Result<Exit, Failure> {
-    let report = look(&args.data, Access::Look, console).await?;
+    let report = look(&args.data, console).await?;
     let sound = report.damage.is_empty();
     let mut out = Output::single(args.json);
     let data = args.data.display();
@@ -99,36 +102,110 @@ pub(super) async fn verify(args: &DataArgs, console: &Console) -> Result<Exit, F
     out.end()?;
     if !sound && !args.json {
         console.say(format_args!(
-            "what can be read is delivered as it is, and the rest goes to the failed store; to move damaged stretches \
-             of files aside:\nouthaul queue repair --data {}",
+            "what can be read is delivered as it is, and the rest goes to the failed store; to take what is damaged out \
+             of the files now:\nouthaul queue repair --data {}",
             crate::console::quoted(&data.to_string())
         ));
     }
     Ok(if sound { Exit::Done } else { Exit::Attention })
 }
 
+/// What a repair did.
+#[derive(Debug, Serialize)]
+struct Repaired<'a> {
+    /// What was damaged.
+    #[serde(flatten)]
+    found: &'a Report,
+    /// Entries that cannot be read; they are in the failed store.
+    failed: Vec<Finding>,
+    /// What is damaged still, and why.
+    left: Vec<Finding>,
+}
+
 pub(super) async fn repair(args: &DataArgs, console: &Console) -> Result<Exit, Failure> {
-    let report = look(&args.data, Access::Change, console).await?;
-    let moved = report.damage.iter().filter(|found| found.quarantined.is_some()).count() as u64;
-    let left = report.damage.len() as u64 - moved;
+    let (found, done) = mend(&args.data, console).await?;
+    // What was mended is as it was read just now; only a look at all of it tells that nothing else is wrong.
+    let after = look(&args.data, console).await?;
+    let failed =
+        done.failed.into_iter().map(|(uid, reason)| Finding::entry(None, format!("entry {uid}"), reason));
+    let why = done.left.into_iter().map(|(what, why)| Finding::entry(None, what, why));
+    let nothing = found.damage.is_empty() && after.damage.is_empty();
+    let repaired = Repaired {
+        failed: failed.collect(),
+        left: after.damage.into_iter().chain(why).collect(),
+        found: &found,
+    };
     let mut out = Output::single(args.json);
-    out.value(&report, || {
-        let mut lines: Vec<_> = report.damage.iter().map(Finding::told).collect();
-        lines.extend(others(&report));
-        lines.push(match report.damage.is_empty() {
-            true => format!("{}: nothing to repair", args.data.display()),
-            false => format!("{} moved to the quarantine", counted(moved, "damaged stretch is", "damaged stretches are")),
-        });
-        if left > 0 {
-            lines.push(format!(
-                "{} left in place: an entry that cannot be read goes to the failed store when its queue is delivered",
-                counted(left, "place is", "places are")
-            ));
+    let data = args.data.display();
+    out.value(&repaired, || {
+        let mut lines: Vec<_> = found.damage.iter().map(Finding::told).collect();
+        let failed = repaired.failed.iter();
+        lines.extend(failed.map(|found| format!("{}; its bytes are in the failed store", found.told())));
+        lines.extend(others(&found));
+        if nothing {
+            lines.push(format!("{data}: nothing to repair"));
+            return lines.join("\n");
+        }
+        let moved = found.damage.iter().filter(|found| found.quarantined.is_some()).count() as u64;
+        lines.push(format!(
+            "{} moved to the quarantine, {} to the failed store",
+            counted(moved, "damaged stretch is", "damaged stretches are"),
+            counted(repaired.failed.len() as u64, "entry that cannot be read", "entries that cannot be read")
+        ));
+        if repaired.left.is_empty() {
+            lines.push(format!("{data}: checked again, no damage is left"));
+        } else {
+            lines.extend(repaired.left.iter().map(|left| format!("still damaged: {}", left.told())));
+            let places = counted(repaired.left.len() as u64, "place stays", "places stay");
+            lines.push(format!("{data}: {places} damaged; nothing more can be done here for now"));
         }
         lines.join("\n")
     })?;
     out.end()?;
-    Ok(if report.damage.is_empty() { Exit::Done } else { Exit::Attention })
+    Ok(if nothing { Exit::Done } else { Exit::Attention })
+}
+
+/// Opens it so that everything is read and what is damaged is copied to the quarantine, and takes that out of the files.
+async fn mend(data: &Path, console: &Console) -> Result<(Report, RepairReport), CliError> {
+    console.start_bar();
+    let at = open(data, Access::Change, true, console).await?;
+    let mut report = Report::new(&at);
+    report.records(&at);
+    let repaired = at.store.repair().await;
+    let closed = at.store.close().await;
+    console.end_bar();
+    let repaired = repaired?;
+    closed?;
+    for (what, path) in &repaired.moved {
+        let moved = |found: &&mut Finding| {
+            [&found.file, &found.entry].into_iter().flatten().any(|name| name.starts_with(what.as_str()))
+        };
+        if let Some(found) = report.damage.iter_mut().find(moved) {
+            found.quarantined = Some(path.display().to_string());
+        }
+    }
+    Ok((report, repaired))
+}
+
+impl Report {
+    fn new(at: &AtRest) -> Self {
+        let opened = at.store.report();
+        Self {
+            entries: at.store.failed().count(None),
+            torn_bytes: opened.torn_bytes,
+            foreign: opened.foreign,
+            damage: opened.damage.into_iter().map(Finding::damage).collect(),
+        }
+    }
+
+    /// Adds the failed records that cannot be read.
+    fn records(&mut self, at: &AtRest) {
+        for UnreadableRecord { target, record, file, reason } in at.store.failed().unreadable() {
+            self.entries += 1;
+            let entry = format!("{record} of {target}");
+            self.damage.push(Finding::entry(Some(file), entry, reason));
+        }
+    }
 }
 
 fn others(report: &Report) -> Vec<String> {
@@ -148,40 +225,30 @@ fn others(report: &Report) -> Vec<String> {
 
 /// Reads everything that is stored, and checks it: the files of a journal record by record, whatever is settled in
 /// them, and then each entry as a delivery reads it.
-async fn look(data: &Path, access: Access, console: &Console) -> Result<Report, CliError> {
+async fn look(data: &Path, console: &Console) -> Result<Report, CliError> {
     console.start_bar();
-    let mut damage = Vec::new();
-    if access == Access::Look {
-        let at = open(data, access, true, console).await?;
-        damage = at.store.report().damage;
-        at.store.close().await?;
-    }
-    let at = open(data, access, false, console).await?;
+    let at = open(data, Access::Look, true, console).await?;
+    let mut damage = at.store.report().damage;
+    at.store.close().await?;
+    drop(at);
+    let at = open(data, Access::Look, false, console).await?;
     let opened = at.store.report();
     let known = |found: &Damage| {
         damage.iter().any(|other| (&other.file, other.offset) == (&found.file, found.offset))
     };
     let new: Vec<_> = opened.damage.into_iter().filter(|found| !known(found)).collect();
     damage.extend(new);
-    let mut report = Report {
-        entries: at.store.failed().count(None),
-        torn_bytes: opened.torn_bytes,
-        foreign: opened.foreign,
-        damage: damage.into_iter().map(Finding::damage).collect(),
-    };
+    let mut report = Report::new(&at);
+    report.damage = damage.into_iter().map(Finding::damage).collect();
     let queues = at.queues(None);
     let total = queues.iter().map(|queue| queue.waiting).sum::<u64>() + report.entries;
     let lease = at.store.log().lease(Shards::All).await?;
     for queue in queues {
         let message = format!("checking the entries of {}", queue.name);
         let done = |done| console.progress(done, Some(total), message.clone());
-        check_queue(&*lease, &queue.name, &mut report, done).await?;
+        check_queue(&at, &*lease, &queue.name, &mut report, done).await?;
     }
-    for record in at.store.failed().unreadable() {
-        report.entries += 1;
-        let entry = format!("{} of target {} in failed/", record.record, record.target);
-        report.damage.push(Finding::entry(entry, record.reason));
-    }
+    report.records(&at);
     at.store.close().await?;
     console.end_bar();
     Ok(report)
@@ -206,6 +273,7 @@ async fn open(data: &Path, access: Access, verify: bool, console: &Console) -> R
 }
 
 async fn check_queue(
+    at: &AtRest,
     lease: &dyn Lease,
     queue: &TargetName,
     report: &mut Report,
@@ -221,7 +289,9 @@ async fn check_queue(
         for entry in read.entries {
             report.entries += 1;
             if let Err(unreadable) = entry.event {
-                report.damage.push(Finding::entry(format!("entry {}", entry.place.uid), unreadable.reason));
+                let uid = entry.place.uid;
+                let file = at.file_of(&uid);
+                report.damage.push(Finding::entry(file, format!("entry {uid}"), unreadable.reason));
             }
         }
         done(report.entries);

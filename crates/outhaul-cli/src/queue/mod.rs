@@ -67,22 +67,15 @@ struct Directory {
 async fn stat(filter: &Filter, console: &Console) -> Result<Exit, Failure> {
     let Look { at, lease, target } = open(&filter.place).await?;
     let queues = at.queues(target.as_ref());
-    let names: Vec<_> =
-        at.queues(None).into_iter().filter(|queue| queue.waiting > 0).map(|queue| queue.name).collect();
     let stats = queue::stat(&*lease, queues, at.store.failed()).await?;
     let engine = at.engine();
     let dir = engine.map(|engine| at.path().join(engine.dir()));
     let (files, disk_bytes) = dir.map_or(Ok((0, 0)), |dir| files(&dir))?;
-    let mut live_bytes = 0;
-    // A file of the spool goes with its entry.
-    let names = if engine == Some(Engine::Journal) { names } else { Vec::new() };
-    queue::each(&*lease, &names, |entry| {
-        live_bytes += entry.place.bytes();
-        Ok::<_, Failure>(())
-    })
-    .await?;
-    let dead = (disk_bytes > 0 && engine == Some(Engine::Journal))
-        .then(|| 1.0 - (live_bytes.min(disk_bytes) as f64 / disk_bytes as f64));
+    // Of what was written: space that is kept ready is not dead, it is empty.
+    let dead = at.store.log().stored_bytes().map(|(stored, waiting)| match stored {
+        0 => 0.0,
+        stored => 1.0 - waiting.min(stored) as f64 / stored as f64,
+    });
     let directory = Directory {
         engine: engine.map(Engine::as_str),
         queues: stats,
@@ -111,6 +104,8 @@ fn told(directory: &Directory, engine: Engine) -> String {
         ("BYTES", Side::Right),
         ("OLDEST", Side::Right),
         ("FAILED", Side::Right),
+        ("VANISHED", Side::Right),
+        ("DISCARDED", Side::Right),
         ("DESTINATION", Side::Left),
     ];
     let row = |stat: &Stat| {
@@ -120,6 +115,8 @@ fn told(directory: &Directory, engine: Engine) -> String {
             bytes_of(stat.bytes),
             stat.oldest_at.map_or_else(|| "-".to_owned(), age_of),
             stat.failed.to_string(),
+            stat.vanished.to_string(),
+            (stat.failed_discarded_oldest + stat.failed_expired).to_string(),
             stat.destination.clone(),
         ]
     };
@@ -131,7 +128,7 @@ fn told(directory: &Directory, engine: Engine) -> String {
         counted(directory.files, "file", "files")
     ));
     if let Some(dead) = directory.dead_share {
-        text.push_str(&format!(", {:.1}% of it dead (delivered, or kept ready)", dead * 100.0));
+        text.push_str(&format!("; of the events in them {:.1}% are dead (delivered)", dead * 100.0));
     }
     text
 }
@@ -283,7 +280,8 @@ async fn export(place: &Place, console: &Console) -> Result<Exit, Failure> {
         }
         Err(why) => {
             unreadable += 1;
-            console.say(format_args!("{} is left out: {}", entry.place.uid, why.reason));
+            let file = at.file_of(&entry.place.uid).unwrap_or_default();
+            console.say(format_args!("{} is left out: {} (in {file})", entry.place.uid, why.reason));
             Ok(())
         }
     })

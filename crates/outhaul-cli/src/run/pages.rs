@@ -16,6 +16,9 @@ use super::router::{App, unauthorised};
 #[derive(Serialize)]
 struct Word {
     status: &'static str,
+    /// What a person should know nevertheless.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -25,7 +28,11 @@ struct Targets {
 
 /// Whether a restart would not help.
 pub(crate) async fn healthz(State(app): State<Arc<App>>) -> Response {
-    broken(&app).unwrap_or_else(|| json(StatusCode::OK, &Word { status: "live" }))
+    broken(&app).unwrap_or_else(|| {
+        // A restart frees no space.
+        let reason = app.outhaul().disk_full().then_some("disk_full");
+        json(StatusCode::OK, &Word { status: "live", reason })
+    })
 }
 
 /// Whether events are taken.
@@ -35,13 +42,24 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
             .retry_after(Duration::from_secs(5))
             .into_response();
     }
-    broken(&app).unwrap_or_else(|| json(StatusCode::OK, &Word { status: "ready" }))
+    broken(&app)
+        .or_else(|| full(&app))
+        .unwrap_or_else(|| json(StatusCode::OK, &Word { status: "ready", reason: None }))
 }
 
 fn broken(app: &App) -> Option<Response> {
     let failure = app.outhaul().failure()?;
     let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_failed", failure.to_string());
     Some(problem.retry_after(Duration::from_secs(30)).into_response())
+}
+
+/// Events are refused for as long as there is no room on the disk.
+fn full(app: &App) -> Option<Response> {
+    app.outhaul().disk_full().then(|| {
+        let detail = "the disk that holds the data directory is full: events are refused until there is room";
+        let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "disk_full", detail);
+        problem.retry_after(Duration::from_secs(10)).into_response()
+    })
 }
 
 pub(crate) async fn targets(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {

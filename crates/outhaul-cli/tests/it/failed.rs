@@ -63,6 +63,13 @@ fn failed_entries_are_shown_as_json_and_by_uid() {
     let text = failed(dir.path(), &["show", uid, "--data", "data"]);
     assert!(text.ended_with(0).stdout.contains("\"id\":\"bad1\""), "{}", text.stdout);
 
+    // What is not there is named, and the rest is done.
+    let gone = failed(dir.path(), &["discard", "one:999", "--data", "data"]);
+    gone.ended_with(1).has("there is no failed entry one:999").has("outhaul failed ls --data data");
+    failed(dir.path(), &["requeue", "one:999", "--data", "data"]).ended_with(1).has("one:999");
+    let some = failed(dir.path(), &["discard", uid, "one:999", "--data", "data", "--json"]);
+    let report: Value = serde_json::from_str(&some.ended_with(1).stdout).unwrap();
+    assert_eq!((&report["discarded"], &report["missing"][0]), (&1.into(), &"one:999".into()));
     failed(dir.path(), &["show", "one:999", "--data", "data"]).ended_with(1).has("no failed entry one:999");
     failed(dir.path(), &["show", "nonsense", "--data", "data"]).ended_with(2).has("no entry's uid");
     failed(dir.path(), &["ls", "--data", "data", "--target", "NO"]).ended_with(2).has("no target name");

@@ -71,8 +71,13 @@ fn a_relay_refuses_while_the_disk_is_full_and_goes_on_by_itself() {
     assert!(first > 100, "{first} events fill the disk");
     println!("full after {} events", first - 1);
 
-    // Somebody else makes room.
+    relay.get("/readyz").problem(503, "disk_full");
+    let live = relay.get("/healthz");
+    assert_eq!((live.status, &live.json()["reason"]), (200, &"disk_full".into()));
+
+    // Somebody else makes room, which is told before anybody sends something.
     std::fs::remove_file(ballast).unwrap();
+    assert_eq!((relay.get("/readyz").status, relay.get("/healthz").json().get("reason")), (200, None));
     ready_again(&relay, first);
     let second = fill(&relay, first + 1);
     assert!(second > first + 100, "{second}");

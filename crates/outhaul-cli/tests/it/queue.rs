@@ -58,14 +58,22 @@ fn what_waits_is_counted_listed_and_shown() {
         lines[2].starts_with("billing-of-the-north        2  ") && lines[2].ends_with(NOWHERE),
         "{lines:?}"
     );
-    assert!(lines[3].starts_with("journal: ") && lines[3].contains("% of it dead"), "{}", told.stdout);
+    assert!(
+        lines[3].starts_with("journal: ") && lines[3].contains("; of the events in them 0.0% are dead"),
+        "{}",
+        told.stdout
+    );
 
     let stat = json(&queue(dir.path(), &["stat", "--data", "data", "--json"]));
     assert_eq!((&stat["engine"], &stat["queues"][1]["waiting"]), (&"journal".into(), &2.into()));
     assert!(stat["queues"][0]["oldest_age_seconds"].as_u64().unwrap() < 600);
     assert!(stat["queues"][0]["bytes"].as_u64().unwrap() > 0 && stat["disk_bytes"].as_u64().unwrap() > 0);
-    let dead = stat["dead_share"].as_f64().unwrap();
-    assert!((0.0..1.0).contains(&dead), "{dead}");
+    assert!(lines[0].contains("VANISHED") && lines[0].contains("DISCARDED"), "{lines:?}");
+    assert_eq!(stat["dead_share"], 0.0, "space that is kept ready is not dead: nothing was delivered");
+    assert_eq!(
+        (&stat["queues"][0]["vanished"], &stat["queues"][0]["failed_discarded_oldest"]),
+        (&0.into(), &0.into())
+    );
     let one = json(&queue(dir.path(), &["stat", "--data", "data", "--json", "--target", "a"]));
     assert_eq!(one["queues"].as_array().unwrap().len(), 1);
 
@@ -166,10 +174,106 @@ fn damage_is_found_with_its_place_and_moved_aside() {
     assert!(before == files(&dir.path().join("data")), "checking changes nothing");
 
     let repaired = queue(dir.path(), &["repair", "--data", "data"]);
+    assert!(repaired.stdout.ends_with("data: checked again, no damage is left\n"), "{}", repaired.stdout);
     assert!(repaired.ended_with(3).stdout.contains("moved to the quarantine"), "{}", repaired.stdout);
     assert!(std::fs::read_dir(dir.path().join("data/quarantine")).unwrap().count() > 0);
     queue(dir.path(), &["repair", "--data", "data"]).ended_with(0);
     queue(dir.path(), &["verify", "--data", "data"]).ended_with(0);
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_is_taken_out_by_a_repair() {
+    for engine in ["journal", "spool"] {
+        let dir = tempfile::tempdir().unwrap();
+        let to = format!("h={NOWHERE}");
+        let args = ["--to", &to, "--engine", engine, "--data", "data", "--timeout", "100ms"];
+        pipe(dir.path(), &args, event("1", "p") + &event("2", "q")).ended_with(4);
+        let data = dir.path().join("data");
+        let (path, at) = match engine {
+            "journal" => {
+                let path = segment_with(&data, b"{\"id\":\"2\"}").unwrap();
+                let bytes = std::fs::read(&path).unwrap();
+                let at = bytes.windows(10).position(|window| window == b"{\"id\":\"2\"}").unwrap();
+                (path, at)
+            }
+            _ => {
+                let files = std::fs::read_dir(data.join("spool/outhaul-h")).unwrap();
+                let path = files.map(|entry| entry.unwrap().path()).max().unwrap();
+                let last = std::fs::metadata(&path).unwrap().len() as usize - 1;
+                (path, last)
+            }
+        };
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        let file = path.strip_prefix(&data).unwrap().display().to_string();
+        let found = queue(dir.path(), &["verify", "--data", "data"]);
+        assert!(found.ended_with(3).stdout.contains(&format!("damage: {file}, ")), "{}", found.stdout);
+        let repaired = queue(dir.path(), &["repair", "--data", "data", "--json"]);
+        repaired.ended_with(3);
+        let report = json(&repaired);
+        assert_eq!(report["failed"].as_array().unwrap().len(), 1, "{report}");
+        assert_eq!(report["left"].as_array().unwrap().len(), 0, "{report}");
+        queue(dir.path(), &["verify", "--data", "data"]).ended_with(0);
+        queue(dir.path(), &["repair", "--data", "data"]).ended_with(0);
+        let listed = outhaul(dir.path(), &["failed", "ls", "--data", "data"]);
+        assert!(listed.ended_with(0).stdout.contains("unreadable"), "{}", listed.stdout);
+        queue(dir.path(), &["export", "--data", "data"]).ended_with(0).has("1 event is written");
+    }
+}
+
+#[test]
+fn a_directory_without_its_format_is_told_what_is_there_and_is_not_changed() {
+    for (engine, holds) in
+        [("journal", "a journal: segments in log: "), ("spool", "a spool with the directories outhaul-h")]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let to = format!("h={NOWHERE}");
+        let args = ["--to", &to, "--engine", engine, "--data", "data", "--timeout", "100ms"];
+        pipe(dir.path(), &args, event("1", "p")).ended_with(4);
+        let format = dir.path().join("data/format");
+        let good = std::fs::read(&format).unwrap();
+        for (content, told) in [
+            (None, "is missing"),
+            (Some("{\"engine\":"), "is damaged"),
+            (Some("{\"engine\":\"jourmal\",\"format\":1,\"written_by\":\"0.1.0\"}"), "is damaged"),
+        ] {
+            match content {
+                None => std::fs::remove_file(&format).unwrap(),
+                Some(content) => std::fs::write(&format, content).unwrap(),
+            }
+            let before = files(&dir.path().join("data"));
+            for (verb, _) in VERBS {
+                let ended = outhaul(dir.path(), &[verb, &["--data", "data"]].concat());
+                ended.ended_with(1).has(told).has(holds).has("outhaul queue verify --data data");
+            }
+            pipe(dir.path(), &args, "").ended_with(1).has(told).has(holds);
+            assert!(before == files(&dir.path().join("data")), "nothing is changed");
+        }
+        // What is told to be written makes it good again.
+        let ended = queue(dir.path(), &["verify", "--data", "data"]);
+        let line = ended.stderr.lines().find(|line| line.contains("printf")).unwrap().trim().to_owned();
+        let command = line.split_once("printf").map(|(_, rest)| format!("printf{rest}")).unwrap();
+        let mut shell = std::process::Command::new("sh");
+        Running::start(shell.args(["-c", &command]).current_dir(dir.path())).end().ended_with(0);
+        assert_eq!(std::fs::read(&format).unwrap(), good);
+        queue(dir.path(), &["verify", "--data", "data"]).ended_with(0);
+    }
+}
+
+/// Whether this system tells who holds a lock.
+fn tells_locks() -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let file = std::fs::File::create(dir.path().join("lock")).unwrap();
+    file.lock().unwrap();
+    let meta = file.metadata().unwrap();
+    let (device, inode) = {
+        use std::os::unix::fs::MetadataExt as _;
+        (meta.dev(), meta.ino())
+    };
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let own = format!(" {} {major:02x}:{minor:02x}:{inode} ", std::process::id());
+    std::fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.contains(&own))
 }
 
 /// Each verb on a directory at rest, with what is left for it to say about an empty one.
@@ -234,7 +338,17 @@ fn a_directory_in_use_is_refused_by_every_verb() {
     let relay = Relay::start(dir.path(), &["--to", "file:out"]);
     for (verb, _) in VERBS {
         let ended = outhaul(dir.path(), &[verb, &["--data", "data"]].concat());
-        ended.ended_with(1).has("is in use by another process");
+        let pid = relay.running.child.id();
+        ended
+            .ended_with(1)
+            .has("error: the data directory is in use by another process\n  where: data\n  why:   ");
+        // Some systems do not tell.
+        assert!(
+            ended.stderr.contains(&format!("process {pid} has it locked")) || !tells_locks(),
+            "{}",
+            ended.stderr
+        );
+        ended.has("  help:  stop that process");
         assert_eq!(ended.stdout, "", "{verb:?}");
     }
     relay.running.signal(rustix::process::Signal::TERM);

@@ -45,6 +45,7 @@ fn wrong_commands_are_told_with_what_to_do() {
         (&["run", "--to", "file:x", "--data", "d", "--listen", "[::]:0"], &["--token-file"]),
         (&["run", "--to", "file:x", "--data", "d", "--token-file", "nowhere"], &["the token cannot be read"]),
         (&["run", "--to", "file:x", "--data", "d", "--token-file", "empty"], &["it is empty"]),
+        (&["pipe", "--to", "file:x?outhaul.failed_compat=minio"], &["outhaul.failed_compat", "rustfs"]),
         (&["failed", "ls"], &["--data"]),
         (&["failed", "requeue", "--data", "d"], &["UID"]),
         (&["failed", "discard", "--data", "d"], &["UID"]),

@@ -39,7 +39,7 @@ impl Worker {
                 self.probe_done(now, trial, result);
                 Ok(())
             }
-            Done::Moved { moves, result } => self.moved(now, moves, result).await,
+            Done::Moved { moves, results } => self.moved(now, moves, results).await,
         }
     }
 
@@ -190,9 +190,19 @@ impl Worker {
         &mut self,
         now: Instant,
         moves: Vec<Move>,
-        result: Result<(), AppendError>,
+        results: Vec<Result<(), AppendError>>,
     ) -> Result<(), StoreError> {
-        if let Err(error) = result {
+        let (mut done, mut rest, mut refused) = (Vec::new(), Vec::new(), None);
+        for (one, result) in moves.into_iter().zip(results) {
+            match result {
+                Ok(()) => done.push(one),
+                Err(error) => {
+                    refused.get_or_insert(error);
+                    rest.push(one);
+                }
+            }
+        }
+        if let Some(error) = refused {
             let reason = match &error {
                 AppendError::FailedStoreFull { .. } => "failed_store_full",
                 AppendError::DiskFull(_) => "disk_full",
@@ -206,13 +216,16 @@ impl Worker {
                 self.tell_hold();
             }
             self.moves_not_before = Some(now + MOVE_BACKOFF);
-            self.moves.put_back(moves);
+            self.moves.put_back(rest);
+        } else {
+            self.moves.ended();
+            self.policy.failed_store_accepted();
+        }
+        if done.is_empty() {
             return Ok(());
         }
-        self.moves.ended();
-        self.policy.failed_store_accepted();
         let mut lanes = HashMap::new();
-        for one in moves {
+        for one in done {
             let uid = one.place.uid.clone();
             self.lanes.end(uid.sequence).map(|entry| lanes.insert(entry.lane, one.entry.failure.rule));
             self.settlements.push(Settlement { place: one.place, outcome: Outcome::Failed });

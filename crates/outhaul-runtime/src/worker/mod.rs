@@ -74,7 +74,7 @@ enum Done {
     },
     Moved {
         moves: Vec<Move>,
-        result: Result<(), AppendError>,
+        results: Vec<Result<(), AppendError>>,
     },
 }
 
@@ -359,8 +359,8 @@ impl Worker {
             let failed = Arc::clone(&self.setup.failed);
             self.tasks.spawn(async move {
                 let entries: Vec<FailedEntry> = moves.iter().map(|one| one.entry.clone()).collect();
-                let result = failed.put(entries).await;
-                Done::Moved { moves, result }
+                let results = failed.put_each(entries).await;
+                Done::Moved { moves, results }
             });
         }
     }

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use outhaul_store::event::{Bytes, Event, Limits};
 use outhaul_store::{Entry, FailedEntry, Failure, Place, Rule, Unreadable, unix_millis};
 use outhaul_target::DeliveryError;
 
@@ -59,19 +58,7 @@ impl Moves {
     }
 
     pub(crate) fn add_unreadable(&mut self, entry: Entry, unreadable: &Unreadable) {
-        let Some(event) = unreadable_event(&unreadable.bytes) else { return };
-        let failure = Failure {
-            rule: Rule::Unreadable,
-            class: Rule::Unreadable.as_str().to_owned(),
-            detail: unreadable.reason.chars().take(200).collect(),
-            attempts: 0,
-            first_attempt_ms: None,
-            last_attempt_ms: None,
-            failed_ms: unix_millis(SystemTime::now()),
-        };
-        let uid = entry.place.uid.clone();
-        let (dedup_id, admitted_ms) = (entry.dedup_id, unix_millis(entry.admitted_at));
-        let copy = FailedEntry { uid, dedup_id, event, admitted_ms, failure };
+        let Some(copy) = FailedEntry::unreadable(&entry, unreadable, SystemTime::now()) else { return };
         self.pending.push(Move { place: entry.place, entry: copy });
     }
 
@@ -86,14 +73,14 @@ impl Moves {
 
     pub(crate) fn ended(&mut self) {
         self.under_way = false;
-        self.overflowing =
-            self.pending.iter().filter(|one| one.entry.failure.rule == Rule::Overflow).count() as u64;
+        let overflowing = self.pending.iter().filter(|one| one.entry.failure.rule == Rule::Overflow);
+        self.overflowing = overflowing.count() as u64;
     }
 
     pub(crate) fn put_back(&mut self, mut moves: Vec<Move>) {
-        self.under_way = false;
         moves.append(&mut self.pending);
         self.pending = moves;
+        self.ended();
     }
 }
 
@@ -107,15 +94,6 @@ fn snake_case(name: &str) -> String {
         out.push(c.to_ascii_lowercase());
     }
     out
-}
-
-/// An event that stands for bytes that are none.
-fn unreadable_event(bytes: &Bytes) -> Option<Arc<Event>> {
-    let limits = Limits { body_bytes_max: usize::MAX, ..Default::default() };
-    let event = Event::builder("outhaul.unreadable", "outhaul:store")
-        .body("application/octet-stream", bytes.clone())
-        .build_within(&limits);
-    event.ok().map(Arc::new)
 }
 
 fn millis(time: Option<SystemTime>) -> Option<u64> {

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use outhaul_runtime::Notice;
-use outhaul_runtime::store::{JournalOptions, Store};
-use outhaul_runtime::target::{DeliveryError, ErrorKind, OnExhausted, OnReject, TargetOptions};
+use outhaul_runtime::store::{Discard, FailedOptions, JournalOptions, Store};
+use outhaul_runtime::target::{DeliveryError, ErrorKind, FailedCompat, OnExhausted, OnReject, TargetOptions};
 
-use crate::support::{Scripted, event, name, only, options, pass, send, settled, spec, start, start_on};
+use crate::support::{
+    Scripted, entries, event, name, only, options, pass, send, settled, spec, start, start_on,
+};
 
 fn rejecting(id: &'static str) -> Scripted {
     Scripted::new(move |attempt| match attempt.event.id() == id {
@@ -98,4 +100,36 @@ async fn a_burst_of_rejects_is_moved_together_with_order_kept() {
     settled(&runtime).await;
     target.check_order();
     assert_eq!((only(&runtime).failed, runtime.failed().count(Some(&name("a")))), (500, 500));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_burst_that_the_failed_store_has_no_room_for_as_much_as_fits_is_moved() {
+    let target = Scripted::new(|_| Err(ErrorKind::TooLarge.into()));
+    let limited = TargetOptions { failed_entries: Some(entries(3)), ..options() };
+    let runtime = start(&target, limited).await;
+    send(&runtime, (0..10).map(|number| (number, ["p", "q", "r", "s"][number as usize % 4]))).await;
+    pass(Duration::from_secs(30)).await;
+    let status = only(&runtime);
+    assert_eq!((status.failed, status.waiting, status.reason), (3, 7, "failed_store_full"));
+    // Room for two more is taken by two more.
+    let uids: Vec<_> = runtime.failed().uids().into_iter().take(2).collect();
+    runtime.failed().discard(Discard::Uids(uids)).await.unwrap();
+    pass(Duration::from_secs(60)).await;
+    let status = only(&runtime);
+    assert_eq!((status.failed, status.waiting, status.reason), (5, 5, "failed_store_full"));
+    assert_eq!(runtime.failed().count(Some(&name("a"))), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn compat_with_rustfs_gives_its_bounds_and_what_is_discarded_is_counted() {
+    let target = Scripted::new(|_| Err(ErrorKind::TooLarge.into()));
+    let compat = TargetOptions { failed_compat: Some(FailedCompat::Rustfs), ..options() };
+    let runtime = start(&target, compat.clone()).await;
+    assert_eq!(runtime.failed().options(&name("a")), FailedOptions::rustfs());
+    // What is given beside it counts.
+    let runtime = start(&target, TargetOptions { failed_entries: Some(entries(2)), ..compat }).await;
+    send(&runtime, (0..5).map(|number| (number, "p"))).await;
+    settled(&runtime).await;
+    let status = only(&runtime);
+    assert_eq!((status.failed, status.failed_discarded_oldest, runtime.failed().count(None)), (5, 3, 2));
 }

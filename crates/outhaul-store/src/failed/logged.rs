@@ -12,10 +12,10 @@ use outhaul_event::{Event, TargetName, Uid};
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
-use super::medium::{Loaded, Medium, Note, Record, Slot, UnreadableRecord};
+use super::medium::{Loaded, Medium, Note, Record, Repaired, Slot, UnreadableRecord};
 use super::{FailedEntry, Failure};
 use crate::error::{AppendError, StoreError};
-use crate::fs::{FileSystem, Lock};
+use crate::fs::{FileSystem, Lock, write_atomically};
 use crate::journal::{Journal, JournalOptions};
 use crate::log::{
     Admission, Entry, Lease, Log, OpenReport, Outcome, QueueSettings, Settlement, Shards, WhenFull,
@@ -183,7 +183,9 @@ impl Medium for Logged {
                     break;
                 }
                 after = read.next;
-                read.entries.into_iter().for_each(|entry| loaded.add(&queue.name, &entry));
+                for entry in read.entries {
+                    loaded.add(&queue.name, &entry, || file_of(&*opened.log, &entry));
+                }
             }
         }
         Ok(loaded)
@@ -261,6 +263,47 @@ impl Medium for Logged {
         Ok(slots)
     }
 
+    async fn repair(&self) -> Result<Repaired, StoreError> {
+        let mut repaired = Repaired::default();
+        let Place::Journal { fs, quarantine, .. } = &self.place else { return Ok(repaired) };
+        if !self.exists()? {
+            return Ok(repaired);
+        }
+        let opened = self.open().await?;
+        for queue in opened.log.stats() {
+            let mut after = 0;
+            loop {
+                let batch = opened.lease.read(&queue.name, after, PAGE, PAGE_BYTES).await?;
+                if batch.entries.is_empty() {
+                    break;
+                }
+                after = batch.next;
+                let mut gone = Vec::new();
+                for entry in batch.entries.into_iter().filter(|entry| read(entry).is_err()) {
+                    let uid = &entry.place.uid;
+                    let name = format!("failed-{}-{}.bin", uid.queue, uid.sequence);
+                    let content = match &entry.event {
+                        Ok(event) => [&event.to_json()[..], b"\n", &entry.attachment[..], b"\n"].concat(),
+                        Err(unreadable) => unreadable.bytes.to_vec(),
+                    };
+                    let path = quarantine.join(&name);
+                    let keep = || {
+                        fs.create_dir_all(quarantine)?;
+                        write_atomically(&**fs, quarantine, &name, &content)
+                    };
+                    keep().map_err(StoreError::io("write", &path))?;
+                    repaired.moved.push((format!("failed record {} of {}", uid.sequence, uid.queue), path));
+                    gone.push(Settlement { place: entry.place, outcome: Outcome::Discarded });
+                }
+                opened.lease.settle(gone).await?;
+            }
+        }
+        opened.log.flush().await?;
+        let left = opened.log.mend().await?.into_iter();
+        repaired.left.extend(left.map(|(file, why)| (format!("failed/{file}"), why)));
+        Ok(repaired)
+    }
+
     fn report(&self) -> OpenReport {
         self.opened.get().map(|opened| opened.log.report()).unwrap_or_default()
     }
@@ -274,26 +317,36 @@ impl Medium for Logged {
 }
 
 impl Loaded {
-    fn add(&mut self, target: &TargetName, entry: &Entry) {
+    fn add(&mut self, target: &TargetName, entry: &Entry, file: impl FnOnce() -> String) {
         let (key, bytes) = (u128::from(entry.place.uid.sequence), entry.place.bytes());
         let uid = |sequence| Uid { queue: target.clone(), sequence };
-        let bad = match (&entry.event, serde_json::from_slice(&entry.attachment)) {
-            (Ok(_), Ok(Attachment::Record { sequence, failure, .. })) => {
+        let reason = match read(entry) {
+            Ok(Attachment::Record { sequence, failure, .. }) => {
                 let record = Record { uid: uid(sequence), key, bytes, failed_ms: failure.failed_ms };
                 self.records.push(record);
                 return;
             }
-            (Ok(_), Ok(Attachment::Note { requeue, requeued_as })) => {
+            Ok(Attachment::Note { requeue, requeued_as }) => {
                 let slot = Slot { target: target.clone(), key };
                 self.notes.push((Note { uid: uid(requeue), requeued_as }, slot));
                 return;
             }
-            (Err(unreadable), _) => unreadable.reason.clone(),
-            (_, Err(error)) => format!("what is noted with it makes no sense: {error}"),
+            Err(reason) => reason,
         };
-        let record = format!("failed record {key}");
-        self.unreadable.push(UnreadableRecord { target: target.clone(), record, reason: bad });
+        let (target, record, file) = (target.clone(), format!("failed record {key}"), file());
+        self.unreadable.push(UnreadableRecord { target, record, file, reason });
     }
+}
+
+/// What stands beside the event, if both can be read.
+fn read(entry: &Entry) -> Result<Attachment, String> {
+    entry.event.as_ref().map_err(|unreadable| unreadable.reason.clone())?;
+    let read = serde_json::from_slice(&entry.attachment);
+    read.map_err(|error| format!("what is noted with it makes no sense: {error}"))
+}
+
+fn file_of(log: &dyn Log, entry: &Entry) -> String {
+    format!("failed/{}", log.file_of(&entry.place.uid).unwrap_or_default())
 }
 
 /// The bounds are the failed store's business.

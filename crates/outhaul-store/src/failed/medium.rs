@@ -26,6 +26,12 @@ pub(crate) trait Medium: std::fmt::Debug + Send + Sync + 'static {
     /// not there any more is passed over.
     async fn change(&self, notes: Vec<Note>, gone: Vec<Slot>) -> Result<Vec<Slot>, StoreError>;
 
+    /// Moves the records that cannot be read to the quarantine, and mends what they were in. Returns what was moved
+    /// where, and what stays.
+    async fn repair(&self) -> Result<Repaired, StoreError> {
+        Ok(Repaired::default())
+    }
+
     /// What opening found, for a person.
     fn report(&self) -> OpenReport;
 
@@ -76,6 +82,13 @@ pub(crate) struct Note {
     pub(crate) requeued_as: Option<u64>,
 }
 
+/// What was moved, and where it is; what stays, and why.
+#[derive(Debug, Default)]
+pub(crate) struct Repaired {
+    pub(crate) moved: Vec<(String, std::path::PathBuf)>,
+    pub(crate) left: Vec<(String, String)>,
+}
+
 /// A record in the failed store that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreadableRecord {
@@ -83,6 +96,8 @@ pub struct UnreadableRecord {
     pub target: TargetName,
     /// Which record or file it is.
     pub record: String,
+    /// The file that it is in, from the data directory.
+    pub file: String,
     /// What is wrong with it.
     pub reason: String,
 }

@@ -8,17 +8,17 @@
 //! that was chosen. Whatever is done is done to its end, even if the future that asked for it is dropped; and it is
 //! durable before it is confirmed.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use outhaul_event::{DedupId, Event, TargetName, Uid};
+use outhaul_event::{DedupId, Event, Limits, TargetName, Uid};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::error::{AppendError, StoreError};
-use crate::log::{Log, OpenReport};
+use crate::log::{Entry, Log, OpenReport, Unreadable};
 
 mod logged;
 mod medium;
@@ -29,10 +29,19 @@ mod upkeep;
 
 pub(crate) use logged::Logged;
 pub use medium::UnreadableRecord;
-pub(crate) use medium::{Loaded, Medium, Note, Record, Slot};
+pub(crate) use medium::{Loaded, Medium, Note, Record, Repaired, Slot};
 pub use options::{Discard, FailedFull, FailedOptions, FailedPage, FailedQuery, FailedStats, ListOrder};
 pub use requeue::{RequeueError, Requeued};
 use state::{Known, State, Want};
+
+/// What happens to a batch for which there is not enough room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// None of it is taken.
+    ForAll,
+    /// As much of it is taken as fits.
+    ForSome,
+}
 
 /// Bytes of events that a page holds at most; one entry is there whatever its size.
 const PAGE_BYTES_MAX: u64 = 32 << 20;
@@ -128,6 +137,33 @@ struct Inner {
     upkeep: Mutex<Option<tokio::time::Instant>>,
 }
 
+impl FailedEntry {
+    /// The copy of an entry whose bytes cannot be read; None if they are more than an event holds.
+    pub fn unreadable(entry: &Entry, unreadable: &Unreadable, failed_at: SystemTime) -> Option<Self> {
+        let limits = Limits { body_bytes_max: usize::MAX, ..Limits::default() };
+        let event = Event::builder("outhaul.unreadable", "outhaul:store")
+            .body("application/octet-stream", unreadable.bytes.clone())
+            .build_within(&limits)
+            .ok()?;
+        let failure = Failure {
+            rule: Rule::Unreadable,
+            class: Rule::Unreadable.as_str().to_owned(),
+            detail: unreadable.reason.chars().take(200).collect(),
+            attempts: 0,
+            first_attempt_ms: None,
+            last_attempt_ms: None,
+            failed_ms: unix_millis(failed_at),
+        };
+        Some(Self {
+            uid: entry.place.uid.clone(),
+            dedup_id: entry.dedup_id,
+            event: Arc::new(event),
+            admitted_ms: unix_millis(entry.admitted_at),
+            failure,
+        })
+    }
+}
+
 impl FailedStore {
     pub(crate) fn new(
         medium: Arc<dyn Medium>,
@@ -190,10 +226,20 @@ impl FailedStore {
     /// # Errors
     /// [`AppendError::FailedStoreFull`] at a bound, unless the policy is to discard the oldest.
     pub async fn put(&self, entries: Vec<FailedEntry>) -> Result<(), AppendError> {
-        let inner = Arc::clone(&self.inner);
-        let put = self.run(async move { inner.put(entries).await }).await;
+        self.put_within(entries, Room::ForAll).await.into_iter().find(Result::is_err).unwrap_or(Ok(()))
+    }
+
+    /// As [`put`](Self::put), but takes of each target's entries as many as there is room for, from the first one on.
+    /// The result at index i is that of `entries[i]`.
+    pub async fn put_each(&self, entries: Vec<FailedEntry>) -> Vec<Result<(), AppendError>> {
+        self.put_within(entries, Room::ForSome).await
+    }
+
+    async fn put_within(&self, entries: Vec<FailedEntry>, room: Room) -> Vec<Result<(), AppendError>> {
+        let (inner, count) = (Arc::clone(&self.inner), entries.len());
+        let put = self.run(async move { inner.put(entries, room).await }).await;
         self.arm();
-        put.unwrap_or(Err(AppendError::Store(StoreError::Closed)))
+        put.unwrap_or_else(|| vec![Err(AppendError::Store(StoreError::Closed)); count])
     }
 
     /// How many entries a target has here, or all targets together.
@@ -225,6 +271,13 @@ impl FailedStore {
     /// The records that cannot be read. They are left as they are.
     pub fn unreadable(&self) -> Vec<UnreadableRecord> {
         self.inner.state().unreadable.clone()
+    }
+
+    /// Moves the records that cannot be read to the quarantine.
+    pub(crate) async fn repair(&self) -> Result<Repaired, StoreError> {
+        let repaired = self.inner.medium.repair().await?;
+        self.inner.state().unreadable.clear();
+        Ok(repaired)
     }
 
     /// One page of a target's entries, oldest first: those above a sequence. Empty only if there are none.
@@ -328,35 +381,37 @@ impl Inner {
         Claim { inner: Arc::clone(self), uids: records.iter().map(|record| record.uid.clone()).collect() }
     }
 
-    async fn put(self: &Arc<Self>, entries: Vec<FailedEntry>) -> Result<(), AppendError> {
+    async fn put(self: &Arc<Self>, entries: Vec<FailedEntry>, room: Room) -> Vec<Result<(), AppendError>> {
+        let uids: Vec<_> = entries.iter().map(|entry| entry.uid.clone()).collect();
         let mut seen = HashSet::new();
         let entries: Vec<_> = entries.into_iter().filter(|entry| seen.insert(entry.uid.clone())).collect();
         let claim = self.claim(entries.iter().map(|entry| entry.uid.clone()).collect()).await;
+        let mut refused: HashMap<Uid, AppendError> = HashMap::new();
         let (entries, wants) = {
             let mut state = self.state();
             let new = entries.into_iter().filter(|entry| state.known(&entry.uid) == Known::Nothing).collect();
-            let entries = self.newest(&mut state, new);
+            let mut entries = self.newest(&mut state, new);
+            if room == Room::ForSome {
+                entries = state.fitting(entries, &mut refused);
+            }
             let mut wants: BTreeMap<TargetName, Want> = BTreeMap::new();
             for entry in &entries {
-                let want = wants.entry(entry.uid.queue.clone()).or_default();
-                want.entries += 1;
-                want.bytes += size(entry);
+                wants.entry(entry.uid.queue.clone()).or_default().add(entry);
             }
-            state.reserve(&wants)?;
+            if let Err(error) = state.reserve(&wants) {
+                return uids.iter().map(|_| Err(error.clone())).collect();
+            }
             (entries, wants)
         };
-        if entries.is_empty() {
-            return Ok(());
-        }
-        let results = self.medium.put(entries).await;
-        let mut failure = None;
+        let put: Vec<_> = entries.iter().map(|entry| entry.uid.clone()).collect();
+        let results = if entries.is_empty() { Vec::new() } else { self.medium.put(entries).await };
         let victims: Vec<_> = {
             let mut state = self.state();
             state.give_back(&wants);
-            for result in results {
+            for (uid, result) in put.into_iter().zip(results) {
                 match result {
                     Ok(record) => state.insert(record),
-                    Err(error) => failure = Some(error),
+                    Err(error) => drop(refused.insert(uid, error)),
                 }
             }
             // The new ones may be the oldest, so they are free from here on.
@@ -372,7 +427,7 @@ impl Inner {
         if let Err(error) = self.remove(victims, |counters| &mut counters.discarded_oldest).await {
             tracing::warn!(%error, "the oldest failed entries could not be removed");
         }
-        failure.map_or(Ok(()), Err)
+        uids.iter().map(|uid| refused.get(uid).map_or(Ok(()), |error| Err(error.clone()))).collect()
     }
 
     /// Of a batch that alone is more than the bounds allow, the part that is kept where the oldest are discarded.

@@ -1,12 +1,12 @@
 //! The failed store in memory: which records there are, which are being worked on, and how much room there is.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use outhaul_event::{TargetName, Uid};
 
 use super::medium::{Loaded, Note, Record, Slot, UnreadableRecord};
 use super::options::{Discard, FailedFull, FailedOptions, FailedQuery, FailedStats, ListOrder};
-use super::{PAGE_BYTES_MAX, unix_millis};
+use super::{FailedEntry, PAGE_BYTES_MAX, size, unix_millis};
 use crate::error::AppendError;
 
 /// Finished requeues that are remembered for each target.
@@ -59,6 +59,13 @@ pub(super) enum Known {
 pub(super) struct Want {
     pub(super) entries: u64,
     pub(super) bytes: u64,
+}
+
+impl Want {
+    pub(super) fn add(&mut self, entry: &FailedEntry) {
+        self.entries += 1;
+        self.bytes += size(entry);
+    }
 }
 
 impl State {
@@ -200,6 +207,37 @@ impl State {
         for uid in uids {
             self.busy.remove(uid);
         }
+    }
+
+    /// The entries for which there is room: of each target those up to the first one that does not fit.
+    pub(super) fn fitting(
+        &self,
+        entries: Vec<FailedEntry>,
+        refused: &mut HashMap<Uid, AppendError>,
+    ) -> Vec<FailedEntry> {
+        let mut wants: BTreeMap<TargetName, Want> = BTreeMap::new();
+        let mut full: BTreeMap<TargetName, AppendError> = BTreeMap::new();
+        let fits = |entry: &FailedEntry| {
+            let target = &entry.uid.queue;
+            let options = self.options(target);
+            let mut want = wants.get(target).cloned().unwrap_or_default();
+            want.add(entry);
+            let limit = match options.when_full {
+                FailedFull::HoldTarget => self.part(target).unwrap_or(&Part::default()).full(&want, options),
+                FailedFull::DiscardOldest => None,
+            };
+            if let Some(limit) = limit {
+                let error = AppendError::FailedStoreFull { target: target.clone(), limit };
+                full.entry(target.clone()).or_insert(error);
+            }
+            if let Some(error) = full.get(target) {
+                refused.insert(entry.uid.clone(), error.clone());
+                return false;
+            }
+            wants.insert(target.clone(), want);
+            true
+        };
+        entries.into_iter().filter(fits).collect()
     }
 
     /// Takes room for all of these, or for none. Where the oldest are discarded there always is room.

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 mod os;
@@ -35,6 +35,11 @@ pub trait FileSystem: Send + Sync + fmt::Debug + 'static {
     /// Takes an exclusive lock on a file, creating it if need be; `WouldBlock` if another process has it. The lock
     /// ends with the returned value or with the process, never with a file's existence.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Lock>>;
+    /// The process that holds a lock which [`lock`](Self::lock) did not get, where that can be known.
+    fn lock_holder(&self, path: &Path) -> Option<u32> {
+        let _ = path;
+        None
+    }
     /// The size of the file system that holds a path.
     fn space(&self, path: &Path) -> io::Result<Space>;
     /// What kind of file system holds a path.
@@ -144,6 +149,23 @@ pub(crate) fn write_atomically(
     file.sync()?;
     fs.rename(&temporary, &dir.join(name))?;
     fs.sync_dir(dir)
+}
+
+/// Moves a file to the quarantine under a name that is free there, durably. Returns where it is.
+pub(crate) fn move_aside(
+    fs: &dyn FileSystem,
+    path: &Path,
+    quarantine: &Path,
+    name: &str,
+) -> io::Result<PathBuf> {
+    fs.create_dir_all(quarantine)?;
+    let free = |to: &PathBuf| fs.stat(to).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let names = std::iter::once(name.to_owned()).chain((1..1000).map(|n| format!("{name}.{n}")));
+    let to = names.map(|name| quarantine.join(name)).find(free).ok_or(io::ErrorKind::AlreadyExists)?;
+    fs.rename(path, &to)?;
+    fs.sync_dir(quarantine)?;
+    path.parent().map_or(Ok(()), |dir| fs.sync_dir(dir))?;
+    Ok(to)
 }
 
 /// Reads a whole file of at most `max` bytes; a longer one is `InvalidData`.

@@ -74,6 +74,20 @@ impl FileSystem for OsFileSystem {
         }
     }
 
+    #[cfg(target_os = "linux")]
+    fn lock_holder(&self, path: &Path) -> Option<u32> {
+        use std::os::unix::fs::MetadataExt as _;
+        let found = fs::metadata(path).ok()?;
+        let (major, minor) = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
+        let file = format!("{major:02x}:{minor:02x}:{}", found.ino());
+        // proc(5): `1: FLOCK ADVISORY WRITE <pid> <device and inode> 0 EOF`.
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        let held = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let own =
+            held.into_iter().find(|words| words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&&*file));
+        own?.get(4)?.parse().ok().filter(|&pid| pid > 0)
+    }
+
     fn space(&self, path: &Path) -> io::Result<Space> {
         let stat = rustix::fs::statvfs(path)?;
         Ok(Space {

@@ -4,7 +4,7 @@
 //! (RustFS: names; MinIO: modification time, then names), and read one after the other. What cannot be decoded is
 //! reported, one by one, and left.
 //!
-//! [`import_into`] admits them to one queue. Beside the log, `import/<target>.taken` in the data directory has a line
+//! [`import_into`] admits them to one queue, and puts what had failed into the failed store. Beside the log, `import/<target>.taken` in the data directory has a line
 //! for each file that was taken, so that an import can be repeated: after a crash, or when more came. An event has the
 //! same ids each time.
 
@@ -12,6 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use outhaul_event::{DedupId, Event};
 
 use crate::error::StoreError;
@@ -70,6 +71,8 @@ pub struct SourceFile {
     pub name: String,
     /// What is in it, in order, or why it cannot be decoded.
     pub entries: Result<Vec<SourceEntry>, String>,
+    /// The bytes of a failed entry.
+    pub(crate) failed: Option<Bytes>,
     /// Tells this content from another under the same name.
     pub(crate) fingerprint: u64,
 }
@@ -95,11 +98,20 @@ pub fn rustfs(fs: Arc<dyn FileSystem>, dir: &Path) -> Result<Source, StoreError>
         other => other.map_err(StoreError::io("list", &failed))?,
     };
     let unfinished = |name: &str| name.ends_with(names::UNFINISHED);
-    let entries = found.into_iter().filter(|entry| entry.is_file && !unfinished(&entry.name));
-    let mut failed: Vec<_> = entries.map(|entry| format!("failed/{}", entry.name)).collect();
+    let (mut failed, mut ignored) = (Vec::new(), Vec::new());
+    for entry in found {
+        let name = format!("{FAILED}{}", entry.name);
+        match entry.is_file {
+            true if unfinished(&name) => ignored.push(name),
+            true => failed.push(name),
+            false => ignored.push(format!("{name}{NO_FILE}")),
+        }
+    }
     failed.sort();
+    ignored.sort();
     source.files.extend(failed);
-    Ok(source)
+    source.ignored.extend(ignored);
+    source.check()
 }
 
 /// Looks at a queue directory of MinIO, `minio-<type>-<id>`.
@@ -115,7 +127,7 @@ pub fn minio(fs: Arc<dyn FileSystem>, dir: &Path) -> Result<Source, StoreError> 
     }
     timed.sort();
     source.files = timed.into_iter().map(|(_, name)| name).collect();
-    Ok(source)
+    source.check()
 }
 
 fn list(fs: Arc<dyn FileSystem>, dir: &Path, product: Product) -> Result<Source, StoreError> {
@@ -126,7 +138,14 @@ fn list(fs: Arc<dyn FileSystem>, dir: &Path, product: Product) -> Result<Source,
         other => other.map_err(StoreError::io("list", dir))?,
     };
     let (mut files, mut ignored) = (Vec::new(), Vec::new());
-    for entry in found.into_iter().filter(|entry| entry.is_file) {
+    for entry in found {
+        if !entry.is_file {
+            // Those of RustFS that failed are looked at; all else is none of an entry.
+            if product != Product::Rustfs || entry.name != "failed" {
+                ignored.push(format!("{}{NO_FILE}", entry.name));
+            }
+            continue;
+        }
         let plain = entry.name.strip_suffix(names::COMPRESSED).unwrap_or(&entry.name);
         let is_entry = product.extensions().iter().any(|extension| plain.ends_with(extension));
         if is_entry { files.push(entry.name) } else { ignored.push(entry.name) }
@@ -135,7 +154,49 @@ fn list(fs: Arc<dyn FileSystem>, dir: &Path, product: Product) -> Result<Source,
     Ok(Source { fs, dir: dir.to_owned(), product, files, next: 0, ignored })
 }
 
+/// Where RustFS keeps what failed.
+const FAILED: &str = "failed/";
+/// What is said of a name that stands for no file.
+const NO_FILE: &str = " (a directory, a link or something else that is no file)";
+/// So many files tell whose directory it is.
+const LOOKED_AT: usize = 32;
+
 impl Source {
+    /// Refuses a directory of which everything says that it is the other product's.
+    fn check(self) -> Result<Self, StoreError> {
+        let mut signs = (false, false);
+        let dir = self.dir.file_name().unwrap_or_default().to_string_lossy();
+        signs.0 |= dir.starts_with("rustfs-");
+        signs.1 |= dir.starts_with("minio-");
+        for name in self.files.iter().chain(&self.ignored).take(LOOKED_AT) {
+            self.signs(name, &mut signs);
+        }
+        let found = match (self.product, signs) {
+            (Product::Minio, (true, false)) => Product::Rustfs,
+            (Product::Rustfs, (false, true)) => Product::Minio,
+            _ => return Ok(self),
+        };
+        let (path, found, asked) = (self.dir, found.as_str(), self.product.as_str());
+        Err(StoreError::OtherProduct { path, found, asked })
+    }
+
+    /// What the name and the first bytes of a file say: that it is RustFS's, that it is MinIO's.
+    fn signs(&self, file: &str, (rustfs, minio): &mut (bool, bool)) {
+        let plain = file.strip_suffix(names::COMPRESSED).unwrap_or(file);
+        *rustfs |= plain.ends_with(".audit");
+        *minio |= plain.ends_with(".http.log") || plain.ends_with(".kafka.log");
+        let name = EntryName::parse(file);
+        *rustfs |= name.separator == Some('_') && names::uuid(name.name).is_some();
+        match names::uuid(name.name.strip_prefix(FAILED).unwrap_or(name.name)).map(|id| id[6] >> 4) {
+            Some(7) => *rustfs = true,
+            Some(4) => *minio = true,
+            _ => {}
+        }
+        let mut head = [0; 4];
+        let read = self.fs.open(&self.dir.join(file), false).and_then(|file| file.read_at(&mut head, 0));
+        *rustfs |= read.is_ok_and(|read| head[..read] == rqp1::MAGIC);
+    }
+
     /// Whose it is.
     pub fn made_by(&self) -> Product {
         self.product
@@ -151,7 +212,7 @@ impl Source {
         self.files.is_empty()
     }
 
-    /// Files whose names are none of an entry, such as unfinished ones.
+    /// What is no entry: files with other names, such as unfinished ones, and what is no file.
     pub fn ignored(&self) -> &[String] {
         &self.ignored
     }
@@ -162,13 +223,18 @@ impl Source {
     }
 
     fn file(&self, name: &str) -> SourceFile {
-        let mut fingerprint = 0;
-        let entries = self.load(name, &mut fingerprint);
-        SourceFile { name: name.to_owned(), entries, fingerprint }
+        let (mut fingerprint, mut failed) = (0, None);
+        let entries = self.load(name, &mut fingerprint, &mut failed);
+        SourceFile { name: name.to_owned(), entries, failed, fingerprint }
     }
 
-    fn load(&self, name: &str, fingerprint: &mut u64) -> Result<Vec<SourceEntry>, String> {
-        let within = name.strip_prefix("failed/").unwrap_or(name);
+    fn load(
+        &self,
+        name: &str,
+        fingerprint: &mut u64,
+        failed: &mut Option<Bytes>,
+    ) -> Result<Vec<SourceEntry>, String> {
+        let within = name.strip_prefix(FAILED).unwrap_or(name);
         names::file_name(within).map_err(|error| error.to_string())?;
         let raw = crate::fs::read_whole(&*self.fs, &self.dir.join(name), ENTRY_BYTES_MAX);
         let raw = raw.map_err(|error| match error.kind() {
@@ -179,6 +245,7 @@ impl Source {
         if raw.is_empty() {
             return Err("it is empty".to_owned());
         }
+        *failed = (within != name).then(|| raw.clone().into());
         let contents = match self.product {
             Product::Rustfs => decode_rustfs(name, raw),
             Product::Minio => decode_minio(name, raw),
@@ -206,7 +273,7 @@ impl Iterator for Source {
 
 /// What is in a file of RustFS of this name.
 fn decode_rustfs(file: &str, raw: Vec<u8>) -> Result<Vec<Content>, InvalidEntry> {
-    if let Some(id) = file.strip_prefix("failed/") {
+    if let Some(id) = file.strip_prefix(FAILED) {
         return Ok(vec![mapping::decode(&raw.into(), id)?]);
     }
     let name = EntryName::parse(file);
@@ -236,7 +303,7 @@ fn values(bytes: &[u8], count: u64, name: &str) -> Result<Vec<Content>, InvalidE
     let values = batch::split(bytes, count)?;
     let value = |(index, range): (u64, std::ops::Range<usize>)| {
         let id = mapping::item_name(name, count, index);
-        mapping::value(&bytes::Bytes::copy_from_slice(&bytes[range]), &id)
+        mapping::value(&Bytes::copy_from_slice(&bytes[range]), &id)
     };
     (0..).zip(values).map(value).collect()
 }

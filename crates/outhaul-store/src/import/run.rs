@@ -4,13 +4,16 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use outhaul_event::{DedupId, TargetName};
 
 use super::taken::Taken;
 use super::{Source, SourceEntry, SourceFile};
 use crate::error::{AppendError, StoreError};
+use crate::failed::{FailedEntry, FailedStore};
 use crate::fs::FileSystem;
 use crate::log::{Admission, Log, Origin, Shards};
+use crate::spool::{decode_failed, record_key};
 
 /// How many events are admitted and noted together.
 const CHUNK_EVENTS: usize = 1000;
@@ -26,7 +29,9 @@ pub struct ImportReport {
     pub skipped_already: u64,
     /// Files that cannot be decoded, each with the reason. They are left where they are.
     pub undecodable: Vec<(String, String)>,
-    /// Files whose names are none of an entry.
+    /// Failed entries that were put into the failed store.
+    pub failed: u64,
+    /// Names that are none of an entry, and failed entries where there was no failed store to put them into.
     pub ignored: Vec<String>,
 }
 
@@ -63,12 +68,14 @@ pub enum ImportFailure {
     Store(#[from] StoreError),
 }
 
-/// Admits all that is in a source to the queue of a target that is attached, in the source's order. The data directory
-/// is the one of the log; nobody else imports into it meanwhile.
+/// Admits all that waits in a source to the queue of a target that is attached, in the source's order; what had failed
+/// there goes to the failed store, or is left without one. The data directory is the one of the log; nobody else
+/// imports into it meanwhile.
 ///
 /// Dropping the future leaves what was admitted; asking again goes on there.
 pub async fn import_into(
     log: &dyn Log,
+    failed: Option<&FailedStore>,
     fs: Arc<dyn FileSystem>,
     data: &Path,
     target: &TargetName,
@@ -76,21 +83,29 @@ pub async fn import_into(
     mut progress: impl FnMut(Progress) + Send,
 ) -> Result<ImportReport, ImportError> {
     let mut report = ImportReport { ignored: source.ignored().to_vec(), ..ImportReport::default() };
-    match run(log, fs, data, target, source, &mut progress, &mut report).await {
+    let into = Into { log, failed, target };
+    match run(into, fs, data, source, &mut progress, &mut report).await {
         Ok(()) => Ok(report),
         Err(source) => Err(ImportError { report, source }),
     }
 }
 
+#[derive(Clone, Copy)]
+struct Into<'a> {
+    log: &'a dyn Log,
+    failed: Option<&'a FailedStore>,
+    target: &'a TargetName,
+}
+
 async fn run(
-    log: &dyn Log,
+    into: Into<'_>,
     fs: Arc<dyn FileSystem>,
     data: &Path,
-    target: &TargetName,
     mut source: Source,
     progress: &mut (dyn FnMut(Progress) + Send),
     report: &mut ImportReport,
 ) -> Result<(), ImportFailure> {
+    let Into { log, failed, target } = into;
     let (files, product) = (source.len(), source.made_by());
     let dir = data.join("import");
     let name = format!("{}.taken", crate::spool::names::directory(target));
@@ -104,8 +119,8 @@ async fn run(
         if chunk.is_empty() {
             break;
         }
-        let mut wanted = Vec::new();
-        for SourceFile { name, entries, fingerprint } in chunk {
+        let (mut wanted, mut copies) = (Vec::new(), Vec::new());
+        for SourceFile { name, entries, failed: raw, fingerprint } in chunk {
             let entries = match entries {
                 Ok(entries) => entries,
                 Err(reason) => {
@@ -113,6 +128,15 @@ async fn run(
                     continue;
                 }
             };
+            if let Some(raw) = raw {
+                match (failed, taken.contains(product, &name, fingerprint), copy(&name, &raw, target)) {
+                    (None, ..) => report.ignored.push(name),
+                    (_, true, _) => report.skipped_already += 1,
+                    (.., Ok(entry)) => copies.push(((name, fingerprint), entry)),
+                    (.., Err(reason)) => report.undecodable.push((name, reason)),
+                }
+                continue;
+            }
             let all = entries.len() as u64;
             let own = if taken.contains(product, &name, fingerprint) {
                 Vec::new()
@@ -123,8 +147,20 @@ async fn run(
             report.skipped_already += all - own.len() as u64;
             wanted.push(Wanted { name, fingerprint, admissions: own });
         }
-        let (names, imported, failure) = admit(log, wanted).await;
+        let (mut names, imported, mut failure) = admit(log, wanted).await;
         report.imported += imported;
+        if let Some(failed) = failed.filter(|_| failure.is_none() && !copies.is_empty()) {
+            let (files, copies): (Vec<_>, Vec<_>) = copies.into_iter().unzip();
+            for (file, result) in files.into_iter().zip(failed.put_each(copies).await) {
+                match result {
+                    Ok(()) => {
+                        report.failed += 1;
+                        names.push(file);
+                    }
+                    Err(error) => failure = failure.or(Some(error.into())),
+                }
+            }
+        }
         taken = blocking(move || taken.append(product, &names).map(|()| taken)).await??;
         progress(Progress { files_done: source.done(), files, imported: report.imported });
         if let Some(failure) = failure {
@@ -137,6 +173,13 @@ async fn run(
 
 /// A file's name and fingerprint.
 type TakenFile = (String, u64);
+
+/// A failed entry, as the failed store has it.
+fn copy(name: &str, raw: &Bytes, target: &TargetName) -> Result<FailedEntry, String> {
+    let id = name.rsplit('/').next().unwrap_or(name);
+    let key = record_key(id).ok_or("its name is no UUID")?;
+    decode_failed(raw, target, key)
+}
 
 /// What is to be admitted of one file.
 struct Wanted {

@@ -44,14 +44,15 @@ impl Shared {
         let first_sequence = core.next_sequence;
         match self.start_segment_for_sure(&mut core, first_sequence) {
             Err(error) if error.is_disk_full() && !lock(&self.inner).segments.is_empty() => {
-                core.starved = true;
+                self.set_starved(&mut core, true);
             }
             started => {
                 started?;
                 self.drop_spares(self.options.spares_max);
                 let dead = self.unlisted();
                 self.remove_segments(&dead);
-                core.starved = !self.hold_reserve();
+                let held = self.hold_reserve();
+                self.set_starved(&mut core, !held);
             }
         }
         Ok(())
@@ -73,7 +74,7 @@ impl Shared {
     fn start_segment_for_sure(&self, core: &mut Core, first_sequence: u64) -> Result<(), StoreError> {
         match self.start_segment(core, first_sequence) {
             Err(error) if error.is_disk_full() && self.release_space() => {
-                core.starved = true;
+                self.set_starved(core, true);
                 self.start_segment(core, first_sequence)
             }
             started => started,
@@ -100,16 +101,33 @@ impl Shared {
             }
         }
         self.drop_spares(0);
-        core.starved = core.active.is_none() || !self.hold_reserve();
+        let starved = core.active.is_none() || !self.hold_reserve();
+        self.set_starved(core, starved);
         if !core.starved {
             tracing::info!(dir = %self.dir.display(), "the disk has room again: events are taken");
         }
         !core.starved
     }
 
+    fn set_starved(&self, core: &mut Core, starved: bool) {
+        core.starved = starved;
+        self.full.store(starved, Ordering::Release);
+    }
+
+    /// Whether the disk was full, and is not known to have room again. The next round finds out; who only asks looks
+    /// at the file system.
+    pub(super) fn is_full(&self) -> bool {
+        // What is held back, and a little to write.
+        let enough = self.options.reserve_bytes + (64 << 10);
+        self.full.load(Ordering::Acquire)
+            && self.fs.space(&self.dir).is_ok_and(|space| space.available < enough)
+    }
+
     /// Notes that the disk is full, and says so once.
     pub(super) fn starved(&self, core: &mut Core) {
-        if !std::mem::replace(&mut core.starved, true) {
+        let before = core.starved;
+        self.set_starved(core, true);
+        if !before {
             let dir = self.dir.display();
             tracing::error!(%dir, "the disk is full: events are refused until there is room; what waits is delivered");
         }

@@ -260,18 +260,32 @@ impl Footer {
         Ok(Self::decode(&all, salt, offset).ok().filter(|footer| footer.end == offset))
     }
 
-    /// Whether the footer in a file, if there is one, says what its records say.
-    pub(crate) fn matches(file: &dyn File, salt: u64, file_length: u64, derived: &Self) -> bool {
+    /// Where the footer in a file, if there is one, does not say what its records say: offset and length.
+    pub(crate) fn damaged(
+        file: &dyn File,
+        salt: u64,
+        file_length: u64,
+        derived: &Self,
+    ) -> Option<(u64, u64)> {
         let mut bytes = [0; LOCATOR as usize];
         let at = file_length.saturating_sub(LOCATOR);
-        let there = file.read_at(&mut bytes, at).is_ok() && read_locator(&bytes, salt).is_some();
-        if !there {
-            return true;
+        let located = file.read_at(&mut bytes, at).is_ok() && read_locator(&bytes, salt).is_some();
+        if !located {
+            // It may never have been written, or not to its end: the place then has what was there before, which is
+            // zeros or the locator of an earlier life.
+            let mut head = [0; 16];
+            let read = file.read_at(&mut head, derived.end).unwrap_or(0);
+            let begun = read == head.len() && head[..4] == FOOTER_MAGIC && head[8..] == salt.to_le_bytes();
+            let before = bytes.iter().all(|&byte| byte == 0) || any_locator(&bytes).is_some();
+            let written = derived.end < at && (begun && !before || bytes[8..16] == salt.to_le_bytes());
+            return written.then_some((at, LOCATOR));
         }
-        let Ok(Some(footer)) = Self::read(file, salt, file_length) else { return false };
+        let place = (derived.end, file_length.saturating_sub(derived.end));
+        let Ok(Some(footer)) = Self::read(file, salt, file_length) else { return Some(place) };
         let Self { checkpoint, rows_offset, .. } = footer;
         let derived = Self { checkpoint, rows_offset, ..derived.clone() };
-        footer == derived && matches!(footer.rows(file), Ok(Some(_)))
+        let same = footer == derived && matches!(footer.rows(file), Ok(Some(_)));
+        (!same).then_some(place)
     }
 
     /// `bytes` are head, tables and the CRC of the rows.
@@ -377,10 +391,16 @@ fn locator(salt: u64, offset: u64, length: u64) -> [u8; LOCATOR as usize] {
 }
 
 fn read_locator(bytes: &[u8; LOCATOR as usize], salt: u64) -> Option<(u64, u64)> {
+    let (found, offset, length) = any_locator(bytes)?;
+    (found == salt).then_some((offset, length))
+}
+
+/// The salt, offset and length in a locator.
+fn any_locator(bytes: &[u8; LOCATOR as usize]) -> Option<(u64, u64, u64)> {
     let mut reader = Reader::new(&bytes[4..]);
     let crc = reader.u32().ok()?;
     let valid = bytes[..4] == LOCATOR_MAGIC && crc32c::crc32c(&bytes[8..]) == crc;
     let mut field = || reader.u64().ok();
     let (found, offset, length) = (field()?, field()?, field()?);
-    (valid && found == salt && length <= LENGTH_MAX).then_some((offset, length))
+    (valid && length <= LENGTH_MAX).then_some((found, offset, length))
 }

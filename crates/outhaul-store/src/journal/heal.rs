@@ -88,7 +88,7 @@ impl Shared {
             format!("what was acknowledged cannot be read back past the page cache here ({error})")
         })?;
         match read {
-            Some(survey) if survey.bad.is_empty() && survey.broken.is_empty() => Ok(()),
+            Some(survey) if survey.is_sound() => Ok(()),
             _ => Err(format!("what was acknowledged is damaged on the device: {}", path.display())),
         }
     }

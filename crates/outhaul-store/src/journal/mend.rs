@@ -1,36 +1,95 @@
 //! What recovery does about damage: a copy goes to the quarantine, the place becomes a hole, so that it is reported
 //! once and everything around it stays.
+//!
+//! Where the footer tells what is in the place, it stays as it is: entries in it can be read that are whole. A repair
+//! takes them out ([`Shared::mend`](super::Shared::mend)).
 
 use std::io;
 use std::path::PathBuf;
 
+use super::footer::Footer;
 use super::format::{BATCH_HEADER, BatchHeader, SEGMENT_HEADER, SegmentHeader};
 use super::recover::{Found, Recovery};
 use super::segment::Segment;
-use super::survey::Bad;
+use super::survey::{Bad, Survey};
 use crate::error::StoreError;
 use crate::fs::File;
 use crate::log::{Damage, OpenReport};
 
 impl Recovery<'_> {
+    /// `keep`: the footer tells what is in the stretch.
     pub(super) fn damaged(
         &self,
         found: &Found,
         bad: &Bad,
+        keep: bool,
         report: &mut OpenReport,
     ) -> Result<(), StoreError> {
         let name = Segment::file_name(found.segment.number);
-        let quarantined = self.quarantine(&name, &*found.file, bad)?;
-        if quarantined.is_some()
-            && bad.end <= found.length
-            && let Ok(length) = u32::try_from(bad.end - bad.offset)
+        let (offset, end) = (bad.offset, bad.end);
+        // What is behind the end of the file cannot be moved anywhere.
+        let there = Bad { offset, end: end.min(found.length).max(offset), reason: bad.reason };
+        let nothing = there.end == offset;
+        let quarantined = if nothing { None } else { self.quarantine(&name, &*found.file, &there)? };
+        if (quarantined.is_some() || nothing)
+            && !(keep || self.read_only)
+            && let Ok(length) = u32::try_from(end - offset)
             && length as usize >= BATCH_HEADER
         {
-            let hole = BatchHeader::hole(found.segment.salt, 0, length);
-            self.write(found, &hole, bad.offset)?;
+            let path = found.segment.path(self.dir);
+            if end > found.length {
+                found.file.set_len(end).map_err(StoreError::io("extend", &path))?;
+            }
+            self.write(found, &BatchHeader::hole(found.segment.salt, 0, length), offset)?;
         }
-        let (offset, length) = (bad.offset, bad.end - bad.offset);
-        report.damage.push(Damage { file: name, offset, length, reason: bad.reason.to_owned(), quarantined });
+        if !nothing {
+            let (file, reason) = (name.clone(), bad.reason.to_owned());
+            report.damage.push(Damage { file, offset, length: there.end - offset, reason, quarantined });
+        }
+        if end > there.end {
+            let reason = "the file ends here; what was behind is lost".to_owned();
+            let (offset, length) = (there.end, end - there.end);
+            report.damage.push(Damage { file: name, offset, length, reason, quarantined: None });
+        }
+        Ok(())
+    }
+
+    /// Records that are damaged by themselves. Entries are shown to a person by whoever reads them, so an open leaves
+    /// them out.
+    pub(super) fn tell_broken(
+        &self,
+        each: &Found,
+        survey: &Survey,
+        report: &mut OpenReport,
+    ) -> Result<(), StoreError> {
+        let file = Segment::file_name(each.segment.number);
+        for broken in survey.broken.iter().filter(|broken| self.verify || !broken.kind.is_entry()) {
+            let what = match broken.kind.is_entry() {
+                true => format!("event {}", broken.sequence),
+                false => format!("a record of kind {:?}", broken.kind).to_lowercase(),
+            };
+            let (offset, length) = (broken.offset, broken.length);
+            let quarantined = match self.verify {
+                true => {
+                    let bad = Bad { offset, end: offset + length, reason: "" };
+                    self.quarantine(&file, &*each.file, &bad)?
+                }
+                false => None,
+            };
+            let reason = format!("{what} does not match its checksum");
+            report.damage.push(Damage { file: file.clone(), offset, length, reason, quarantined });
+        }
+        // A footer from before the damage knows more than can be derived.
+        let Segment { salt, .. } = each.segment;
+        if self.verify
+            && survey.is_sound()
+            && let Some((offset, length)) = Footer::damaged(&*each.file, salt, each.length, &survey.footer)
+        {
+            let reason =
+                "the footer is damaged; nothing is lost, as a repair or the next open derives it again";
+            let reason = reason.to_owned();
+            report.damage.push(Damage { file, offset, length, reason, quarantined: None });
+        }
         Ok(())
     }
 
@@ -59,15 +118,15 @@ impl Recovery<'_> {
         found.file.sync().map_err(StoreError::io("sync", &path))
     }
 
-    /// Moves a file that holds batches but does not say of which segment.
+    /// Moves a file that is no segment of this log.
     pub(super) fn set_aside(
         &self,
         number: u64,
         file: &dyn File,
         length: u64,
+        reason: &'static str,
         report: &mut OpenReport,
     ) -> Result<(), StoreError> {
-        let reason = "a file that holds batches of another segment, or of none";
         let bad = Bad { offset: 0, end: length, reason };
         let name = Segment::file_name(number);
         let quarantined = self.quarantine(&name, file, &bad)?;

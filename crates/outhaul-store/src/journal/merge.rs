@@ -5,12 +5,15 @@
 //! and so is the settlement of everything that it leaves out, before it gets its name; with the name it stands for the
 //! old ones, which may then go at any time.
 
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
+use super::footer::Footer;
 use super::format::{
     self, BatchBuilder, FLAG_HOLE, FORMAT, Kind, Mark, SEGMENT_HEADER, SegmentHeader, Targets,
 };
+use super::read::read_row;
 use super::recover::UNFINISHED;
 use super::scan::{Scanner, Step};
 use super::segment::Segment;
@@ -41,21 +44,46 @@ impl Shared {
     /// Merges once, if that is worth it.
     pub(super) fn merge(&self) {
         let Some(group) = self.worth_merging() else { return };
+        if let Err(error) = self.merge_group(&group) {
+            tracing::debug!(%error, "segments could not be merged");
+        }
+    }
+
+    fn merge_group(&self, group: &[Segment]) -> Result<(), StoreError> {
         let number = {
             let mut core = lock(&self.core);
             core.next_number += 1;
             core.next_number - 1
         };
         let unfinished = self.dir.join(format!("{number}{UNFINISHED}"));
-        match self.merge_into(&group, number, &unfinished) {
-            Ok(()) => {}
-            Err(error) => {
-                tracing::debug!(%error, "segments could not be merged");
-                if self.fs.remove(&unfinished).is_err() {
-                    tracing::debug!(path = %unfinished.display(), "nothing is left of a merge");
-                }
+        let merged = self.merge_into(group, number, &unfinished);
+        if merged.is_err() && self.fs.remove(&unfinished).is_err() {
+            tracing::debug!(path = %unfinished.display(), "nothing is left of a merge");
+        }
+        merged
+    }
+
+    /// Takes what waits out of the segments in which an open that verified them found damage: each is replaced by one
+    /// that is sound, or goes. Returns the files that stay, and why.
+    pub(super) fn mend(&self) -> Result<Vec<(String, String)>, StoreError> {
+        let damaged = std::mem::take(&mut *lock(&self.damaged));
+        let mut left = Vec::new();
+        for number in damaged {
+            let find = |segment: &&Segment| segment.number == number && !segment.going;
+            let segment = lock(&self.inner).segments.iter().find(find).cloned();
+            let Some(segment) = segment.filter(|segment| segment.unsettled() > 0) else { continue };
+            if let Err(error) = self.merge_group(&[segment])
+                && self.still_there(number)
+            {
+                left.push((Segment::file_name(number), error.to_string()));
             }
         }
+        // Those in which nothing waits go behind a round.
+        let (reply, slot) = Reply::thread();
+        self.push_flush(reply);
+        self.drive(&slot).unwrap_or(Err(StoreError::Closed))?;
+        self.work_all_off();
+        Ok(left)
     }
 
     /// Neighbours of which little is left, or that are many and small.
@@ -184,9 +212,13 @@ impl Shared {
                 Step::Batch { header, .. } if header.flags & FLAG_HOLE == 0 => header,
                 Step::Batch { .. } => continue,
                 Step::End { .. } => return Ok(()),
-                // Damage is for the readers to find, and to say which entries are lost.
-                Step::Bad { .. } | Step::Tail { .. } => {
-                    return Err(failed("merge")(io::ErrorKind::InvalidData.into()));
+                Step::Bad { offset, end } => {
+                    self.copy_damaged(segment, &*file, (offset, end), target).map_err(failed("copy"))?;
+                    continue;
+                }
+                Step::Tail { offset, .. } => {
+                    let end = segment.end;
+                    return self.copy_damaged(segment, &*file, (offset, end), target).map_err(failed("copy"));
                 }
             };
             let batch = scanner.batch();
@@ -207,6 +239,53 @@ impl Shared {
                 }
             }
         }
+    }
+}
+
+impl Shared {
+    /// Copies the waiting entries of a stretch that does not verify, as the footer has them.
+    fn copy_damaged(
+        &self,
+        segment: &Segment,
+        file: &dyn File,
+        (offset, end): (u64, u64),
+        target: &mut Target,
+    ) -> io::Result<()> {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+        let footer = Footer::read(file, segment.salt, file.len()?)?;
+        let Some(footer) = footer.filter(|footer| footer.end == segment.end) else {
+            // Nothing that waits was counted in it.
+            return Ok(());
+        };
+        let rows = footer.rows(file)?.ok_or_else(invalid)?;
+        let mut before: BTreeMap<_, _> =
+            footer.totals.iter().map(|total| (total.queue, total.previous)).collect();
+        for row in rows {
+            let mut wanted = Targets::new();
+            for &id in footer.queues(&row) {
+                let previous = before.insert(id, row.sequence).unwrap_or(0);
+                let wants =
+                    (offset..end).contains(&row.batch) && self.queues.lock().get(id).wants(row.sequence);
+                if wants {
+                    wanted.push((id, row.sequence.saturating_sub(previous)));
+                }
+            }
+            if wanted.is_empty() {
+                continue;
+            }
+            // Damage to what waits is for the readers to find, and to say which entries are lost.
+            let body = read_row(file, &row)?.map_err(|_| invalid())?;
+            let record = format::RecordHeader {
+                kind: Kind::Moved,
+                sequence: row.sequence,
+                start: 0,
+                length: body.len(),
+                crc: row.crc,
+                targets: Targets::new(),
+            };
+            target.add(&record, &wanted, &body)?;
+        }
+        Ok(())
     }
 }
 

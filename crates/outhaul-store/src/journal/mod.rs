@@ -27,7 +27,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use outhaul_event::TargetName;
+use outhaul_event::{TargetName, Uid};
 use smallvec::{SmallVec, smallvec};
 use tokio::sync::watch;
 
@@ -94,7 +94,8 @@ pub struct JournalOptions {
     pub reserve_bytes: u64,
     /// Nothing on disk is changed, and nothing can be appended: for looking at a directory at rest.
     pub read_only: bool,
-    /// Every record is read at open and its checksum verified, whatever the footers say.
+    /// Every record is read at open and its checksum verified, whatever the footers say. What is damaged is copied to
+    /// the quarantine, unless this is `read_only` as well.
     pub verify: bool,
     /// Who does what is done beside the commits.
     pub upkeep: Upkeep,
@@ -153,7 +154,11 @@ struct Shared {
     epoch: AtomicU64,
     bytes_default: u64,
     report: Mutex<OpenReport>,
+    /// The segments in which the open found damage.
+    damaged: Mutex<Vec<u64>>,
     kind: FsKind,
+    /// The disk was full.
+    full: AtomicBool,
     chores: Mutex<Chores>,
     chores_wake: Condvar,
     keeper: Mutex<Option<JoinHandle<()>>>,
@@ -232,6 +237,7 @@ impl Journal {
             epoch,
             input,
             report,
+            damaged,
             ..
         } = recovery.run()?;
         if report.torn_bytes > 0 {
@@ -261,7 +267,9 @@ impl Journal {
             epoch: AtomicU64::new(epoch),
             bytes_default: (space.total / 4).min(10 << 30),
             report: Mutex::new(report),
+            damaged: Mutex::new(damaged),
             kind,
+            full: AtomicBool::new(false),
             chores: Mutex::default(),
             chores_wake: Condvar::new(),
             keeper: Mutex::default(),
@@ -356,6 +364,11 @@ impl Journal {
         }
         self.shared.stop_upkeep();
         self.shared.finish()
+    }
+
+    /// As [`Log::mend`], in the calling thread.
+    pub fn mend_sync(&self) -> Result<Vec<(String, String)>, StoreError> {
+        self.shared.mend()
     }
 
     /// Starts the commit thread at the first async call.
@@ -472,6 +485,26 @@ impl Log for Journal {
 
     fn report(&self) -> OpenReport {
         lock(&self.shared.report).clone()
+    }
+
+    async fn mend(&self) -> Result<Vec<(String, String)>, StoreError> {
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_blocking(move || shared.mend()).await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    fn disk_full(&self) -> bool {
+        self.shared.is_full()
+    }
+
+    fn stored_bytes(&self) -> Option<(u64, u64)> {
+        let inner = lock(&self.shared.inner);
+        let stored = inner.segments.iter().map(|segment| segment.stored_bytes).sum();
+        Some((stored, inner.segments.iter().map(Segment::waiting_bytes).sum()))
+    }
+
+    fn file_of(&self, uid: &Uid) -> Option<String> {
+        let mut inner = lock(&self.shared.inner);
+        inner.segment_mut(uid.sequence).map(|segment| Segment::file_name(segment.number))
     }
 
     fn failure(&self) -> Option<StoreError> {

@@ -50,6 +50,10 @@ pub(crate) struct Recovered {
     pub(crate) epoch: u64,
     pub(crate) input: Option<InputState>,
     pub(crate) report: OpenReport,
+    /// The segments in which something is damaged.
+    pub(crate) damaged: Vec<u64>,
+    /// Files in which nothing valid is.
+    unfinished: Vec<(u64, Arc<dyn File>, u64)>,
     /// What the checkpoint says of the segments, and which of them were removed since.
     listed: Vec<Listed>,
     removed: BTreeSet<u64>,
@@ -74,6 +78,8 @@ pub(super) struct Found {
     pub(super) length: u64,
     pub(super) format: u32,
     footer: Option<Footer>,
+    /// The footer that is there, where every record is read whatever it says.
+    known: Option<Footer>,
     survey: Option<Survey>,
     replaces: Vec<u64>,
 }
@@ -96,6 +102,7 @@ impl Recovery<'_> {
         }
         self.lost_end(&found, &mut out);
         self.state(&mut found, &mut out)?;
+        self.unfinished(&mut out)?;
         self.missing(&mut found, &mut out);
         found.sort_by_key(|each| each.segment.first_sequence);
         for each in &mut found {
@@ -140,13 +147,11 @@ impl Recovery<'_> {
                     }
                     found.push(*each);
                 }
-                Identity::Unfinished => {
-                    out.report.torn_bytes += length;
-                    if !self.read_only {
-                        self.fs.remove(&path).map_err(StoreError::io("remove", &path))?;
-                    }
+                Identity::Unfinished => out.unfinished.push((number, file, length)),
+                Identity::Unknown => {
+                    let reason = "a file that holds batches of another segment, or of none";
+                    self.set_aside(number, &*file, length, reason, &mut out.report)?;
                 }
-                Identity::Unknown => self.set_aside(number, &*file, length, &mut out.report)?,
             }
         }
         self.drop_twins(&found, &mut out.spares)?;
@@ -177,8 +182,8 @@ impl Recovery<'_> {
         let read = file.read_at(&mut head, 0)?;
         let known = |segment: Segment, format, header_lost| {
             let file = Arc::clone(file);
-            let found =
-                Found { segment, file, length, format, footer: None, survey: None, replaces: Vec::new() };
+            let (footer, known, survey, replaces) = (None, None, None, Vec::new());
+            let found = Found { segment, file, length, format, footer, known, survey, replaces };
             Identity::Known { found: Box::new(found), header_lost }
         };
         if let Some(header) = SegmentHeader::decode(&head[..read]) {
@@ -187,12 +192,13 @@ impl Recovery<'_> {
             }
             let SegmentHeader { salt, base, first_sequence, merged, .. } = header;
             let segment = Segment { number, salt, base, first_sequence, merged, ..Segment::default() };
-            let footer = match self.verify {
-                true => None,
-                false => Footer::read(&**file, salt, length)?,
+            let there = Footer::read(&**file, salt, length)?;
+            let (footer, old) = match self.verify {
+                true => (None, there),
+                false => (there, None),
             };
             // The first record is durable before anything is acknowledged from the segment.
-            if footer.is_none() && !has_batch(&**file, Some(salt), length)? {
+            if footer.is_none() && old.is_none() && !has_batch(&**file, Some(salt), length)? {
                 return Ok(Identity::Unfinished);
             }
             let replaces = match merged {
@@ -203,7 +209,7 @@ impl Recovery<'_> {
             };
             let mut identity = known(segment, header.format, false);
             if let Identity::Known { found, .. } = &mut identity {
-                (found.footer, found.replaces) = (footer, replaces);
+                (found.footer, found.known, found.replaces) = (footer, old, replaces);
             }
             return Ok(identity);
         }
@@ -247,7 +253,7 @@ impl Recovery<'_> {
     /// Decides where the newest segment ends.
     fn end_newest(&self, newest: &mut Found, report: &mut OpenReport) -> Result<(), StoreError> {
         let path = newest.segment.path(self.dir);
-        if let Some(footer) = &newest.footer {
+        if let Some(footer) = newest.footer.as_ref().or(newest.known.as_ref()) {
             newest.segment.end = footer.end;
             return Ok(());
         }
@@ -356,6 +362,24 @@ impl Recovery<'_> {
         Ok(read)
     }
 
+    /// Files in which nothing valid is were being created when the process ended, and go; unless the checkpoint knows
+    /// better.
+    fn unfinished(&self, out: &mut Recovered) -> Result<(), StoreError> {
+        for (number, file, length) in std::mem::take(&mut out.unfinished) {
+            if length > 0 && out.listed.iter().any(|listed| listed.number == number) {
+                let reason = "a segment in which nothing can be read";
+                self.set_aside(number, &*file, length, reason, &mut out.report)?;
+                continue;
+            }
+            out.report.torn_bytes += length;
+            if !self.read_only {
+                let path = self.dir.join(Segment::file_name(number));
+                self.fs.remove(&path).map_err(StoreError::io("remove", &path))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Reports the segments that should be there and are not, and tells the others where they end.
     fn missing(&self, found: &mut [Found], out: &mut Recovered) {
         let mut there: BTreeSet<u64> = found.iter().map(|each| each.segment.number).collect();
@@ -364,6 +388,7 @@ impl Recovery<'_> {
             if let Some(each) = found.iter_mut().find(|each| each.segment.number == listed.number) {
                 each.segment.end = listed.end;
                 each.footer.take_if(|footer| footer.end != listed.end);
+                each.known.take_if(|footer| footer.end != listed.end);
             } else if !there.contains(&listed.number) && !out.removed.contains(&listed.number) {
                 out.next_sequence = out.next_sequence.max(listed.end_sequence);
                 let reason = format!(
@@ -406,14 +431,24 @@ impl Recovery<'_> {
                 Some(survey) => survey,
                 None => self.survey_one(each, each.footer.as_ref().map(|footer| footer.end))?,
             };
-            let rows = || Ok(survey.footer.decode_rows(&survey.rows).ok());
-            count(&mut out.queues, &mut each.segment, &survey.footer, rows)
-                .map_err(StoreError::io("read", &path))?;
+            let known = self.better_than(each, &survey).map_err(StoreError::io("read", &path))?;
+            let counted = match &known {
+                Some(known) => count(&mut out.queues, &mut each.segment, known, || known.rows(&*each.file)),
+                None => count(&mut out.queues, &mut each.segment, &survey.footer, || {
+                    Ok(survey.footer.decode_rows(&survey.rows).ok())
+                }),
+            };
+            counted.map_err(StoreError::io("read", &path))?;
             for bad in &survey.bad {
-                self.damaged(each, bad, &mut out.report)?;
+                self.damaged(each, bad, known.is_some(), &mut out.report)?;
             }
-            self.tell_broken(each, &survey, &mut out.report);
-            self.write_footer(each, &survey);
+            self.tell_broken(each, &survey, &mut out.report)?;
+            if !survey.is_sound() {
+                out.damaged.push(each.segment.number);
+            }
+            if known.is_none() {
+                self.write_footer(each, &survey);
+            }
         }
         let segment = &each.segment;
         out.next_sequence = out.next_sequence.max(segment.end_sequence);
@@ -425,38 +460,15 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Records that are damaged by themselves. Entries are shown to a person by whoever reads them, so an open leaves
-    /// them out.
-    fn tell_broken(&self, each: &Found, survey: &Survey, report: &mut OpenReport) {
-        let name = Segment::file_name(each.segment.number);
-        let mut tell = |offset, length, reason| {
-            report.damage.push(Damage { file: name.clone(), offset, length, reason, quarantined: None });
-        };
-        for broken in survey.broken.iter().filter(|broken| self.verify || !broken.kind.is_entry()) {
-            let what = match broken.kind.is_entry() {
-                true => format!("event {}", broken.sequence),
-                false => format!("a record of kind {:?}", broken.kind).to_lowercase(),
-            };
-            tell(broken.offset, broken.length, format!("{what} does not match its checksum"));
-        }
-        // A footer from before the damage knows more than can be derived.
-        if self.verify
-            && survey.bad.is_empty()
-            && survey.broken.is_empty()
-            && !Footer::matches(&*each.file, each.segment.salt, each.length, &survey.footer)
-        {
-            let length = each.length.saturating_sub(survey.footer.end);
-            tell(
-                survey.footer.end,
-                length,
-                "the footer is damaged; the next open derives it again".to_owned(),
-            );
-        }
+    /// The footer from before the damage, where it tells more than what can be derived now.
+    fn better_than(&self, each: &mut Found, survey: &Survey) -> io::Result<Option<Footer>> {
+        let Some(known) = each.known.take().filter(|_| !survey.is_sound()) else { return Ok(None) };
+        Ok(known.rows(&*each.file)?.is_some().then_some(known))
     }
 
     /// Gives a segment the footer it lacks. It is a convenience: a disk that has no room for it is no obstacle.
     fn write_footer(&self, each: &mut Found, survey: &Survey) {
-        if self.read_only || self.verify {
+        if self.read_only {
             // The index is in memory alone.
             each.segment.set_index(survey.footer.index.clone());
             return;
@@ -648,6 +660,7 @@ fn count(
     };
     (segment.end, segment.end_sequence) = (footer.end, end);
     segment.footer = true;
+    segment.stored_bytes = totals().map(|total| total.bytes).sum();
     for total in totals() {
         let id = total.queue;
         let (mut entries, mut bytes) = (0, 0);

@@ -34,6 +34,8 @@ pub(crate) struct Segment {
     pub(crate) footer: bool,
     /// Where its index is: in the footer, until somebody reads.
     pub(super) index: Index,
+    /// Bytes of all that was in it at open, counted once for every queue.
+    pub(crate) stored_bytes: u64,
     /// Its removal is under way.
     pub(crate) going: bool,
     pub(super) waiting: Vec<Tally>,

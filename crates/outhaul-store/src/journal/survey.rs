@@ -9,7 +9,8 @@ use outhaul_event::wire::{Reader, put_varint};
 use super::checkpoint::Checkpoint;
 use super::footer::{Footer, FooterBuilder};
 use super::format::{
-    self, BATCH_HEADER, BatchHeader, FLAG_CLEAN, FLAG_HOLE, Kind, RecordHeader, SEGMENT_HEADER, StoredEvent,
+    self, BATCH_HEADER, BatchHeader, FLAG_CLEAN, FLAG_COMPRESSED, FLAG_HOLE, Kind, RecordHeader,
+    SEGMENT_HEADER, StoredEvent,
 };
 use super::scan::{Scanner, Step};
 use super::segment::Segment;
@@ -40,6 +41,13 @@ pub(super) struct Survey {
     /// Records in valid batches whose own bytes do not verify; those that are entries are read as unreadable.
     pub(super) broken: Vec<Broken>,
     pub(super) clean: bool,
+}
+
+impl Survey {
+    /// Whether nothing in it is damaged.
+    pub(super) fn is_sound(&self) -> bool {
+        self.bad.is_empty() && self.broken.is_empty()
+    }
 }
 
 #[derive(Debug)]
@@ -136,7 +144,7 @@ pub(super) fn survey(
                 match format::records(&header, scanner.batch()) {
                     Ok(records) => {
                         for record in &records {
-                            take(record, offset, scanner.batch(), &mut builder, &mut out);
+                            take(record, (offset, &header), scanner.batch(), &mut builder, &mut out);
                         }
                     }
                     Err(_) => {
@@ -149,16 +157,16 @@ pub(super) fn survey(
                 out.bad.push(Bad { offset, end, reason: "bytes that are no batch" });
             }
             Step::End { offset } => break offset,
-            Step::Tail { offset, .. } if end.is_none() => break offset,
-            Step::Tail { offset, .. } => {
-                let reason = "bytes that are no batch, at the end of a sealed file";
-                out.bad.push(Bad { offset, end: limit, reason });
-                break limit;
-            }
+            Step::Tail { offset, .. } => break offset,
         }
     };
     if let Some(end) = end.filter(|&end| end > reached) {
-        out.bad.push(Bad { offset: reached, end, reason: "the file is shorter than what was written to it" });
+        // One stretch, whatever of it is there: no batch is shorter than what can be made a hole.
+        let reason = match end > file_length {
+            true => "the file is shorter than what was written to it",
+            false => "bytes that are no batch, at the end of a sealed file",
+        };
+        out.bad.push(Bad { offset: reached, end, reason });
     }
     let end = end.unwrap_or(reached);
     (out.footer, out.rows) = builder.finish(segment.first_sequence, end, 0);
@@ -166,10 +174,20 @@ pub(super) fn survey(
 }
 
 /// A control record whose body is damaged is passed over: the worst that follows is a repeated delivery.
-fn take(record: &RecordHeader, offset: u64, batch: &[u8], builder: &mut FooterBuilder, out: &mut Survey) {
+fn take(
+    record: &RecordHeader,
+    (offset, header): (u64, &BatchHeader),
+    batch: &[u8],
+    builder: &mut FooterBuilder,
+    out: &mut Survey,
+) {
     let body = record.body(batch);
     if body.is_none() {
-        let (offset, length) = (offset + record.start as u64, record.length as u64);
+        // Within a compressed batch there are no places of records in the file.
+        let (offset, length) = match header.flags & FLAG_COMPRESSED {
+            0 => (offset + record.start as u64, record.length as u64),
+            _ => (offset, header.length()),
+        };
         out.broken.push(Broken { offset, length, kind: record.kind, sequence: record.sequence });
     }
     if record.kind.is_entry() {

@@ -94,6 +94,15 @@ impl Shared {
         }
     }
 
+    /// Does what there is to do now, in this thread.
+    pub(super) fn work_all_off(&self) {
+        loop {
+            let chore = lock(&self.chores).list.pop_front();
+            let Some(chore) = chore else { return };
+            self.do_chore(chore);
+        }
+    }
+
     fn next_chore(&self) -> Option<Chore> {
         let mut chores = lock(&self.chores);
         let next = chores.list.pop_front();

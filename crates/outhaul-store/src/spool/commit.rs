@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::index::Slot;
 use super::mapping::{self, Content};
 use super::names::{Minter, UNFINISHED};
-use super::sidecar::{QUEUE, QueueFile};
+use super::sidecar::{self, QUEUE, QueueFile};
 use super::{Call, Inner, Removal, Reply, Shared, lock, rqp1};
 use crate::error::{AppendError, StoreError, is_full};
 use crate::fs::{File, write_atomically};
@@ -368,7 +368,7 @@ impl Shared {
     fn declare(&self, stem: &str, file: &QueueFile) -> Result<(), StoreError> {
         let name = format!("{stem}{QUEUE}");
         // Strings always serialise.
-        let content = serde_json::to_vec(file).unwrap_or_default();
+        let content = sidecar::seal(serde_json::to_vec(file).unwrap_or_default());
         let written = write_atomically(&*self.fs, &self.dir, &name, &content);
         written.map_err(StoreError::io("write", &self.dir.join(name)))
     }

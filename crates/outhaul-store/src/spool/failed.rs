@@ -19,12 +19,15 @@ use uuid::Uuid;
 
 use super::mapping::{self, Content};
 use super::names::{self, UNFINISHED};
+use super::open::{control_damage, quarantine};
 use super::rqp1::{self, ENTRY_BYTES_MAX, FailureNote};
-use super::sidecar::{QUEUE, QueueFile};
+use super::sidecar::{self, QUEUE, QueueFile};
 use super::{FAILED, lock};
 use crate::error::{AppendError, StoreError, is_full};
-use crate::failed::{FailedEntry, Failure, Loaded, Medium, Note, Record, Rule, Slot, UnreadableRecord};
-use crate::fs::{FileSystem, read_whole, write_atomically};
+use crate::failed::{
+    FailedEntry, Failure, Loaded, Medium, Note, Record, Repaired, Rule, Slot, UnreadableRecord,
+};
+use crate::fs::{FileSystem, move_aside, read_whole, write_atomically};
 use crate::journal::{from_millis, to_millis};
 use crate::log::OpenReport;
 
@@ -32,7 +35,7 @@ const REQUEUED: &str = ".requeued";
 /// The numbers below are those of notes; no UUID is one of them.
 const FIRST_RECORD: u128 = 1 << 64;
 /// The uids of what RustFS left start here: no entry of a queue has one.
-const FIRST_FOREIGN: u64 = 1 << 63;
+pub(crate) const FIRST_FOREIGN: u64 = 1 << 63;
 
 /// The failed entries of all targets of a spool.
 #[derive(Debug)]
@@ -46,6 +49,7 @@ struct Inner {
     spool: PathBuf,
     read_only: bool,
     state: Mutex<State>,
+    report: Mutex<OpenReport>,
     closed: AtomicBool,
 }
 
@@ -76,7 +80,8 @@ impl SpoolFailed {
     /// Those of the spool in a directory.
     pub(crate) fn new(fs: Arc<dyn FileSystem>, spool: &Path, read_only: bool) -> Self {
         let (spool, closed) = (spool.to_owned(), AtomicBool::new(false));
-        Self { inner: Arc::new(Inner { fs, spool, read_only, state: Mutex::default(), closed }) }
+        let (state, report) = Default::default();
+        Self { inner: Arc::new(Inner { fs, spool, read_only, state, report, closed }) }
     }
 
     async fn run<T: Send + 'static>(
@@ -112,8 +117,12 @@ impl Medium for SpoolFailed {
         self.run(move |inner| inner.change(&notes, gone)).await
     }
 
+    async fn repair(&self) -> Result<Repaired, StoreError> {
+        self.run(Inner::repair).await
+    }
+
     fn report(&self) -> OpenReport {
-        OpenReport::default()
+        lock(&self.inner.report).clone()
     }
 
     async fn close(&self) -> Result<(), StoreError> {
@@ -161,8 +170,8 @@ impl Inner {
     fn owner(&self, stem: &str) -> Option<TargetName> {
         names::target_of(stem).or_else(|| {
             let path = self.spool.join(format!("{stem}{QUEUE}"));
-            let file: QueueFile =
-                serde_json::from_slice(&read_whole(&*self.fs, &path, 1 << 20).ok()?).ok()?;
+            let content = read_whole(&*self.fs, &path, 1 << 20).ok()?;
+            let file: QueueFile = serde_json::from_slice(sidecar::unseal(&content)?).ok()?;
             TargetName::new(&file.name).ok().filter(|name| names::directory(name) == stem)
         })
     }
@@ -173,10 +182,12 @@ impl Inner {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             other => other.map_err(StoreError::io("read", &path))?,
         };
-        let Ok(file) = serde_json::from_slice::<NoteFile>(&content) else {
-            let reason = "it is not what was written there".to_owned();
-            let record = format!("{stem}{REQUEUED}");
-            loaded.unreadable.push(UnreadableRecord { target: target.clone(), record, reason });
+        let file = sidecar::unseal(&content).and_then(|content| serde_json::from_slice(content).ok());
+        let Some(file): Option<NoteFile> = file else {
+            let file = format!("{stem}{REQUEUED}");
+            let lost = "what became of failed entries that were put back is forgotten";
+            let damage = control_damage(&*self.fs, &self.spool, &file, content.len(), lost, self.read_only);
+            lock(&self.report).damage.push(damage);
             return Ok(());
         };
         let mut state = lock(&self.state);
@@ -205,32 +216,59 @@ impl Inner {
                 }
                 continue;
             }
-            let content = match read_whole(&*self.fs, &path, ENTRY_BYTES_MAX) {
-                // It was removed between the listing and now.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => Vec::new(),
-                other => other.map_err(StoreError::io("read", &path))?,
-            };
-            let bytes = content.len() as u64;
-            let key = names::uuid(&entry.name).map(u128::from_be_bytes).filter(|key| *key >= FIRST_RECORD);
-            let read = match key {
-                None => Err("its name is no UUID".to_owned()),
-                Some(key) => decode(&content.into(), target, key).map(|entry| (key, entry)),
-            };
-            match read {
-                Ok((key, entry)) => loaded.records.push(Record {
-                    uid: entry.uid,
-                    key,
-                    bytes,
-                    failed_ms: entry.failure.failed_ms,
-                }),
-                Err(reason) => {
+            match self.load_record(target, &path, &entry.name)? {
+                None => {}
+                Some(Ok(record)) => loaded.records.push(record),
+                Some(Err(reason)) => {
                     let record = format!("{}/{FAILED}/{}", self.stem(target), entry.name);
-                    loaded.unreadable.push(UnreadableRecord { target: target.clone(), record, reason });
+                    let (target, file) = (target.clone(), format!("spool/{record}"));
+                    loaded.unreadable.push(UnreadableRecord { target, record, file, reason });
                 }
             }
         }
         Ok(())
+    }
+
+    /// None: it is not there any more.
+    fn load_record(
+        &self,
+        target: &TargetName,
+        path: &Path,
+        name: &str,
+    ) -> Result<Option<Result<Record, String>>, StoreError> {
+        let content = match read_whole(&*self.fs, path, ENTRY_BYTES_MAX) {
+            // It was removed between the listing and now.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Vec::new(),
+            other => other.map_err(StoreError::io("read", path))?,
+        };
+        let bytes = content.len() as u64;
+        let Some(key) = record_key(name) else { return Ok(Some(Err("its name is no UUID".to_owned()))) };
+        let record =
+            |entry: FailedEntry| Record { uid: entry.uid, key, bytes, failed_ms: entry.failure.failed_ms };
+        Ok(Some(decode(&content.into(), target, key).map(record)))
+    }
+
+    fn repair(&self) -> Result<Repaired, StoreError> {
+        let mut repaired = Repaired::default();
+        let stems = lock(&self.state).stems.clone();
+        for (target, stem) in stems {
+            let dir = self.dir(&target);
+            let found = match self.fs.list(&dir) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other.map_err(StoreError::io("list", &dir))?,
+            };
+            for entry in found.into_iter().filter(|entry| entry.is_file) {
+                let path = dir.join(&entry.name);
+                if let Some(Err(_)) = self.load_record(&target, &path, &entry.name)? {
+                    let name = format!("{stem}-{FAILED}-{}", entry.name);
+                    let to = move_aside(&*self.fs, &path, &quarantine(&self.spool), &name);
+                    let to = to.map_err(StoreError::io("move", &path))?;
+                    repaired.moved.push((format!("spool/{stem}/{FAILED}/{}", entry.name), to));
+                }
+            }
+        }
+        Ok(repaired)
     }
 
     /// One file each, and one sync for each directory.
@@ -351,7 +389,7 @@ impl Inner {
                 own.map(|(number, (sequence, requeued_as))| (*number, *sequence, *requeued_as)).collect()
             };
             // Numbers always serialise.
-            let content = serde_json::to_vec(&NoteFile { requeues }).unwrap_or_default();
+            let content = sidecar::seal(serde_json::to_vec(&NoteFile { requeues }).unwrap_or_default());
             self.fs.create_dir_all(&self.spool).map_err(StoreError::io("create", &self.spool))?;
             let written = write_atomically(&*self.fs, &self.spool, &name, &content);
             written.map_err(StoreError::io("write", &self.spool.join(name)))?;
@@ -398,8 +436,13 @@ fn shortened(detail: &str) -> &str {
     &detail[..end]
 }
 
+/// The number of a record, by the name of its file.
+pub(crate) fn record_key(name: &str) -> Option<u128> {
+    names::uuid(name).map(u128::from_be_bytes).filter(|key| *key >= FIRST_RECORD)
+}
+
 /// A record.
-fn decode(bytes: &Bytes, target: &TargetName, key: u128) -> Result<FailedEntry, String> {
+pub(crate) fn decode(bytes: &Bytes, target: &TargetName, key: u128) -> Result<FailedEntry, String> {
     let (metadata, body) = rqp1::decode(bytes).map_err(|error| error.to_string())?;
     let note = metadata.failure.clone().unwrap_or_default();
     let kept = metadata.outhaul.as_ref().and_then(|own| own.failed.clone());

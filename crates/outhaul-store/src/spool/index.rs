@@ -210,6 +210,11 @@ impl Index {
         slot.file()
     }
 
+    /// The file that an item is in.
+    pub(super) fn file_of(&self, sequence: u64) -> Option<String> {
+        self.containing(sequence).map(|(first, slot)| self.file(first, slot))
+    }
+
     /// The names of all files, and their first sequences.
     pub(super) fn files(&self) -> impl Iterator<Item = (String, u64)> {
         self.files.iter().map(|(&first, &slot)| (self.file(first, slot), first))
@@ -309,8 +314,16 @@ pub(super) struct Assigned {
 }
 
 impl Assigned {
+    /// As [`parse`](Self::parse), if the last line is one of them.
+    pub(super) fn read(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let number = |(first, rest): (&str, &str)| first.parse().or(rest.parse::<u64>()).ok();
+        let whole = text.lines().last().is_none_or(|line| line.split_once(' ').and_then(number).is_some());
+        whole.then(|| Self::parse(text))
+    }
+
     /// One line `high <sequence>`, then one `<sequence> <file>` for each.
-    pub(super) fn parse(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         let mut this = Self::default();
         for (first, rest) in text.lines().filter_map(|line| line.split_once(' ')) {
             match (first, first.parse(), rest.parse()) {

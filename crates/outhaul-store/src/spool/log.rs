@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use outhaul_event::TargetName;
+use outhaul_event::{TargetName, Uid};
 use tokio::sync::{oneshot, watch};
 
 use super::{Inner, Reply, Shared, Spool, lock};
@@ -99,6 +99,18 @@ impl Log for Spool {
 
     fn report(&self) -> OpenReport {
         self.shared().report.clone()
+    }
+
+    fn file_of(&self, uid: &Uid) -> Option<String> {
+        let dirs = lock(&self.shared().dirs);
+        let id = self.shared().queues.lock().find(&uid.queue).ok()?;
+        let dir = dirs.get(&id)?;
+        Some(format!("{}/{}", dir.stem, dir.index.file_of(uid.sequence)?))
+    }
+
+    fn disk_full(&self) -> bool {
+        let shared = self.shared();
+        shared.fs.space(&shared.dir).is_ok_and(|space| space.available <= shared.options.reserve_bytes)
     }
 
     fn failure(&self) -> Option<StoreError> {

@@ -63,7 +63,7 @@ pub mod rqp1;
 mod sidecar;
 
 use commit::Core;
-pub(crate) use failed::SpoolFailed;
+pub(crate) use failed::{FIRST_FOREIGN, SpoolFailed, decode as decode_failed, record_key};
 use index::{Gone, Index};
 pub use names::safe_id;
 

@@ -37,7 +37,7 @@ impl Shared {
                 input.admitted.insert(position, position);
             }
             input.covers = covers;
-            sidecar::write_input(input)
+            sidecar::seal(sidecar::write_input(input))
         };
         if let Err(error) = write_atomically(&*self.fs, &self.dir, INPUT, &content) {
             // Lines may be admitted again then, under the same ids.
@@ -47,7 +47,7 @@ impl Shared {
 
     pub(super) fn set_input(&self, core: &Core, note: bytes::Bytes) -> Result<(), StoreError> {
         let input = InputState { note, covers: core.minter.last(), ..InputState::default() };
-        let content = sidecar::write_input(&input);
+        let content = sidecar::seal(sidecar::write_input(&input));
         let written = write_atomically(&*self.fs, &self.dir, INPUT, &content);
         written.map_err(StoreError::io("write", &self.dir.join(INPUT)))?;
         lock(&self.inner).input = Some(input);
@@ -121,7 +121,7 @@ impl Shared {
         };
         for (name, state) in files {
             // Numbers always serialise.
-            let content = serde_json::to_vec(&state).unwrap_or_default();
+            let content = sidecar::seal(serde_json::to_vec(&state).unwrap_or_default());
             if let Err(error) = self.write_note(&name, &content) {
                 tracing::debug!(name, %error, "retries cannot be noted");
             }

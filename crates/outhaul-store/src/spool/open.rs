@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
@@ -14,9 +14,9 @@ use super::names::{self, UNFINISHED};
 use super::sidecar::{self, INPUT, OPENS, QUEUE, QueueFile, SEQUENCES, STATE, StateFile};
 use super::{Dir, Inner, InputState, Shared, SpoolOptions, read};
 use crate::error::StoreError;
-use crate::fs::{FileSystem, read_whole, write_atomically};
+use crate::fs::{FileSystem, move_aside, read_whole, write_atomically};
 use crate::journal::from_millis;
-use crate::log::{OpenReport, RetryState};
+use crate::log::{Damage, OpenReport, RetryState};
 use crate::queue::{Queue, QueueId, Queues, SharedQueues};
 
 /// No file beside the directories is longer.
@@ -50,6 +50,9 @@ pub(super) fn open(fs: Arc<dyn FileSystem>, dir: &Path, options: SpoolOptions) -
     let input = opening.input()?;
     let opens = opening.count_open()?;
     let Opening { queues, dirs, report, high, .. } = opening;
+    for Damage { file, reason, .. } in &report.damage {
+        tracing::error!(file, reason, dir = %dir.display(), "the spool is damaged");
+    }
     for file in &report.foreign {
         tracing::warn!(file, dir = %dir.display(), "a file in the spool is not ours and is left alone");
     }
@@ -88,8 +91,8 @@ impl Opening<'_> {
                 self.leftover(&entry.name)?;
                 continue;
             }
-            let path = self.dir.join(format!("{}{QUEUE}", entry.name));
-            let declared: Option<QueueFile> = self.sidecar(&path)?;
+            let lost = "whose queue the directory is, where its name does not tell, and the destination are forgotten";
+            let declared: Option<QueueFile> = self.sidecar(&format!("{}{QUEUE}", entry.name), lost)?;
             let named = declared.as_ref().and_then(|file| TargetName::new(&file.name).ok());
             // What is written there counts only for the directory of that very name.
             let named = named.filter(|name| names::directory(name) == entry.name);
@@ -121,15 +124,16 @@ impl Opening<'_> {
             // What is left of a queue that was removed.
             return Ok(());
         }
-        let path = self.dir.join(format!("{stem}{SEQUENCES}"));
-        let text = self.read(&path)?.unwrap_or_default();
-        let mut assigned = Assigned::parse(&String::from_utf8_lossy(&text));
+        let file = format!("{stem}{SEQUENCES}");
+        let path = self.dir.join(&file);
+        let lost = "entries that others named get their uids anew";
+        let mut assigned = self.control(&file, lost, Assigned::read)?.unwrap_or_default();
         let before = assigned.format();
         let (index, high) = index::build(seen, &mut assigned);
         let after = assigned.format();
         if after != before && !self.read_only {
-            let file = format!("{stem}{SEQUENCES}");
-            let written = write_atomically(self.fs, self.dir, &file, after.as_bytes());
+            let content = sidecar::seal(after.into_bytes());
+            let written = write_atomically(self.fs, self.dir, &file, &content);
             written.map_err(StoreError::io("write", &path))?;
         }
         self.high = self.high.max(high);
@@ -138,7 +142,8 @@ impl Opening<'_> {
         let queue = self.queues.get_mut(id);
         queue.unwritten.declaration = declared.is_none();
         queue.label = declared.map(|file| file.label).unwrap_or_default();
-        let state = self.sidecar(&self.dir.join(format!("{stem}{STATE}")))?;
+        let lost = "attempts, and which items of batches are settled, are forgotten";
+        let state = self.sidecar(&format!("{stem}{STATE}"), lost)?;
         recover(&mut dir, self.queues.get_mut(id), state.unwrap_or_default());
         self.dirs.insert(id, dir);
         Ok(())
@@ -202,17 +207,39 @@ impl Opening<'_> {
         }
     }
 
-    /// A file beside the directory; one that is not as it should be is as one that is missing: nothing in it is
-    /// worth more than the entries.
-    fn sidecar<T: serde::de::DeserializeOwned>(&self, path: &Path) -> Result<Option<T>, StoreError> {
-        let content = self.read(path)?;
-        Ok(content.and_then(|content| serde_json::from_slice(&content).ok()))
+    fn sidecar<T: serde::de::DeserializeOwned>(
+        &mut self,
+        file: &str,
+        lost: &str,
+    ) -> Result<Option<T>, StoreError> {
+        self.control(file, lost, |content| serde_json::from_slice(content).ok())
+    }
+
+    /// A file beside the directories. One that is damaged is moved aside, and is as one that is missing: nothing in it
+    /// is worth more than the entries. `lost`: what that means.
+    fn control<T>(
+        &mut self,
+        file: &str,
+        lost: &str,
+        read: impl FnOnce(&[u8]) -> Option<T>,
+    ) -> Result<Option<T>, StoreError> {
+        let path = self.dir.join(file);
+        let Some(content) = self.read(&path)? else { return Ok(None) };
+        if let Some(found) = sidecar::unseal(&content).and_then(read) {
+            return Ok(Some(found));
+        }
+        // The only one that is not synced.
+        if file.ends_with(STATE) && sidecar::is_torn(&content) {
+            return Ok(None);
+        }
+        self.report.damage.push(control_damage(self.fs, self.dir, file, content.len(), lost, self.read_only));
+        Ok(None)
     }
 
     /// How far the input was read; entries that are newer than what was written of it tell the rest.
-    fn input(&self) -> Result<Option<InputState>, StoreError> {
-        let path = self.dir.join(INPUT);
-        let Some(mut input) = self.read(&path)?.and_then(|content| sidecar::read_input(&content)) else {
+    fn input(&mut self) -> Result<Option<InputState>, StoreError> {
+        let lost = "an input is read from its first line again, and its events keep their ids";
+        let Some(mut input) = self.control(INPUT, lost, sidecar::read_input)? else {
             return Ok(None);
         };
         // An event that is not in all of the directories it was for was not admitted: it is to come again.
@@ -234,16 +261,42 @@ impl Opening<'_> {
         Ok(Some(input))
     }
 
-    fn count_open(&self) -> Result<u64, StoreError> {
+    fn count_open(&mut self) -> Result<u64, StoreError> {
         let path = self.dir.join(OPENS);
-        let text = self.read(&path)?.unwrap_or_default();
-        let opens = String::from_utf8_lossy(&text).trim().parse::<u64>().unwrap_or(0) + 1;
+        let number = |content: &[u8]| std::str::from_utf8(content).ok()?.trim_end().parse::<u64>().ok();
+        let opens = self.control(OPENS, "the opens are counted anew", number)?.unwrap_or(0).saturating_add(1);
         if !self.read_only {
-            let written = write_atomically(self.fs, self.dir, OPENS, format!("{opens}\n").as_bytes());
+            let content = sidecar::seal(opens.to_string().into_bytes());
+            let written = write_atomically(self.fs, self.dir, OPENS, &content);
             written.map_err(StoreError::io("write", &path))?;
         }
         Ok(opens & u64::MAX >> 20)
     }
+}
+
+/// Moves a file beside the directories aside, unless nothing is to be changed, and says so.
+pub(super) fn control_damage(
+    fs: &dyn FileSystem,
+    spool: &Path,
+    file: &str,
+    length: usize,
+    lost: &str,
+    read_only: bool,
+) -> Damage {
+    let moved = || move_aside(fs, &spool.join(file), &quarantine(spool), file);
+    let quarantined = match read_only {
+        true => None,
+        false => moved()
+            .inspect_err(|error| tracing::error!(file, %error, "a damaged file could not be moved aside"))
+            .ok(),
+    };
+    let reason = format!("the file is damaged: {lost}");
+    Damage { file: file.to_owned(), offset: 0, length: length as u64, reason, quarantined }
+}
+
+/// Where damaged files go, from the spool's directory.
+pub(super) fn quarantine(spool: &Path) -> PathBuf {
+    spool.parent().unwrap_or(spool).join("quarantine")
 }
 
 fn recover(dir: &mut Dir, queue: &mut Queue, state: StateFile) {

@@ -23,6 +23,40 @@ pub(super) const OPENS: &str = "opens";
 /// How far the input was read.
 pub(super) const INPUT: &str = "input";
 
+/// What the last line of each of them starts with.
+const SUM: &[u8] = b"sum=";
+/// That line: a checksum of 8 hex digits and a line feed.
+const SUM_LENGTH: usize = SUM.len() + 9;
+
+/// Ends a file with the checksum of what stands before.
+pub(super) fn seal(mut content: Vec<u8>) -> Vec<u8> {
+    if content.last() != Some(&b'\n') {
+        content.push(b'\n');
+    }
+    let sum = crc32c::crc32c(&content);
+    content.extend_from_slice(SUM);
+    content.extend_from_slice(format!("{sum:08x}\n").as_bytes());
+    content
+}
+
+/// What stands before the checksum; None if it does not match. A file of version 0 has none: it is for its parser to
+/// judge, and so is a last line that is damaged.
+pub(super) fn unseal(content: &[u8]) -> Option<&[u8]> {
+    let Some(at) = content.len().checked_sub(SUM_LENGTH) else { return Some(content) };
+    let (body, line) = content.split_at(at);
+    let Some(sum) = line.strip_prefix(SUM).and_then(|sum| sum.strip_suffix(b"\n")) else {
+        return Some(content);
+    };
+    (sum == format!("{:08x}", crc32c::crc32c(body)).as_bytes()).then_some(body)
+}
+
+/// Whether something is what a file becomes that was not synced when the power went: its end, or blocks of it, are not
+/// there.
+pub(super) fn is_torn(content: &[u8]) -> bool {
+    let cut = || serde_json::from_slice::<serde::de::IgnoredAny>(content).is_err_and(|error| error.is_eof());
+    content.contains(&0) || cut()
+}
+
 /// `<directory>.state`: what is remembered of entries that wait.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StateFile {
@@ -69,6 +103,20 @@ pub(super) fn read_input(bytes: &[u8]) -> Option<InputState> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_flipped_bit_of_a_sealed_file_is_noticed() {
+        let parse = |bytes: &[u8]| unseal(bytes).is_some_and(|body| read_input(body).is_some());
+        let content = seal(write_input(&InputState { covers: 77, ..InputState::default() }));
+        assert!(parse(&content));
+        for bit in 0..content.len() * 8 {
+            let mut bytes = content.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(!parse(&bytes), "bit {bit}");
+        }
+        let old = write_input(&InputState::default());
+        assert_eq!(unseal(&old), Some(&old[..]), "version 0 has no checksums");
+    }
 
     #[test]
     fn how_far_the_input_was_read_is_read_back() {

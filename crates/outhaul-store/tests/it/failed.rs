@@ -517,3 +517,40 @@ async fn race(
     }
     tasks.join_all().await
 }
+
+#[tokio::test]
+async fn of_a_burst_that_is_more_than_there_is_room_for_as_much_as_fits_is_taken() {
+    let store = memory(FailedOptions { entries_max: 5, ..FailedOptions::default() }).await;
+    let burst =
+        |from: u64| (from..from + 4).flat_map(|n| [failed("a", n), failed("b", n)]).collect::<Vec<_>>();
+    assert!(store.failed().put_each(burst(1)).await.iter().all(Result::is_ok));
+    let results = store.failed().put_each(burst(5)).await;
+    let ok: Vec<_> = results.iter().map(Result::is_ok).collect();
+    assert_eq!(ok, [true, true, false, false, false, false, false, false], "one more of each");
+    for error in results.into_iter().filter_map(Result::err) {
+        assert!(matches!(error, AppendError::FailedStoreFull { .. }), "{error}");
+    }
+    assert_eq!(uids(store.failed()).len(), 10);
+    // Those that are there are passed over, and the answer for them is the same.
+    let again = store.failed().put_each(burst(5)).await;
+    assert_eq!(again.iter().filter(|result| result.is_ok()).count(), 2);
+    store.failed().discard(Discard::Uids(vec![uid("a:1"), uid("a:2")])).await.unwrap();
+    let again = store.failed().put_each(burst(5)).await;
+    let ok: Vec<_> = again.iter().map(Result::is_ok).collect();
+    assert_eq!(
+        ok,
+        [true, true, true, false, true, false, false, false],
+        "the first that were refused come first"
+    );
+}
+
+#[tokio::test]
+async fn what_is_discarded_to_make_room_is_counted() {
+    let options =
+        FailedOptions { entries_max: 2, when_full: FailedFull::DiscardOldest, ..FailedOptions::default() };
+    let store = memory(options).await;
+    let results = store.failed().put_each((1..=5).map(|n| failed_at("a", n, n)).collect()).await;
+    assert!(results.iter().all(Result::is_ok));
+    let stats = store.failed().stats().remove(0);
+    assert_eq!((stats.entries, stats.discarded_oldest), (2, 3));
+}

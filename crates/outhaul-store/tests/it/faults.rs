@@ -386,7 +386,7 @@ async fn the_lock_is_held_for_as_long_as_anybody_can_write() {
     let log = Arc::clone(store.log());
     log.append(vec![admission(0, &["a"])]).await.remove(0).unwrap();
     drop(store);
-    assert!(matches!(open().await, Err(StoreError::InUse(_))));
+    assert!(matches!(open().await, Err(StoreError::InUse { .. })));
     log.append(vec![admission(1, &["a"])]).await.remove(0).unwrap();
     drop(log);
     let store = open().await.unwrap();

@@ -62,7 +62,8 @@ async fn import(store: &Store, data: &Path, source: Source) -> ImportReport {
         assert!(progress.files_done >= last && progress.files == files);
         last = progress.files_done;
     };
-    let report = import_into(&**store.log(), fs, data, &name("a"), source, progress).await.unwrap();
+    let failed = Some(&**store.failed());
+    let report = import_into(&**store.log(), failed, fs, data, &name("a"), source, progress).await.unwrap();
     assert_eq!(last, files);
     report
 }
@@ -162,7 +163,7 @@ async fn an_import_keeps_order_and_ids_and_leaves_its_source_alone() {
         let store = open(data.path()).await;
         let copy = minio_dir();
         let (dir, events) = match product {
-            "rustfs" => (golden("rustfs/rustfs-webhook-primary"), 9),
+            "rustfs" => (golden("rustfs/rustfs-webhook-primary"), 8),
             _ => (copy.path().to_owned(), 23),
         };
         let source = || match product {
@@ -173,13 +174,16 @@ async fn an_import_keeps_order_and_ids_and_leaves_its_source_alone() {
         let report = import(&store, data.path(), source()).await;
         assert_eq!((report.imported, report.skipped_already), (events, 0));
         assert_eq!(report.undecodable.len(), if product == "rustfs" { 2 } else { 3 });
-        let entries = source().flat_map(|file| file.entries.unwrap_or_default());
+        let failed = u64::from(product == "rustfs");
+        assert_eq!((report.failed, store.failed().count(Some(&name("a")))), (failed, failed));
+        let queued = source().filter(|file| !file.name.starts_with("failed/"));
+        let entries = queued.flat_map(|file| file.entries.unwrap_or_default());
         let expected: Vec<_> =
             entries.map(|entry| (entry.event.id().to_owned(), entry.dedup_id.to_string())).collect();
         assert_eq!(queue(&store).await, expected);
         // Again, in the same process and in another, is nothing.
         let again = import(&store, data.path(), source()).await;
-        assert_eq!((again.imported, again.skipped_already), (0, events));
+        assert_eq!((again.imported, again.skipped_already), (0, events + failed));
         assert_eq!(again.undecodable, report.undecodable);
         store.close().await.unwrap();
         drop(store);
@@ -218,19 +222,80 @@ async fn an_import_that_a_full_queue_stops_goes_on_where_it_stopped() {
     store.log().attach(&name("a"), limited(5)).unwrap();
     let dir = golden("rustfs/rustfs-webhook-primary");
     let fs: Arc<OsFileSystem> = Arc::new(OsFileSystem);
-    let stopped =
-        import_into(&**store.log(), fs, data.path(), &name("a"), rustfs(&dir), |_| {}).await.unwrap_err();
+    let stopped = import_into(&**store.log(), None, fs, data.path(), &name("a"), rustfs(&dir), |_| {})
+        .await
+        .unwrap_err();
     assert!(matches!(stopped.source, ImportFailure::Append(AppendError::QueueFull { .. })), "{stopped}");
     // Three single ones; the batch of three has no room, and nothing overtakes it.
     assert_eq!((stopped.report.imported, queue(&store).await.len()), (3, 3));
     store.log().attach(&name("a"), limited(100)).unwrap();
     let report = import(&store, data.path(), rustfs(&dir)).await;
-    assert_eq!((report.imported, report.skipped_already), (6, 3));
+    assert_eq!((report.imported, report.skipped_already, report.failed), (5, 3, 1));
     let mut ids: Vec<_> = queue(&store).await.into_iter().map(|(id, _)| id).collect();
-    assert_eq!(ids.len(), 9);
+    assert_eq!(ids.len(), 8);
     ids.dedup();
-    assert_eq!(ids.len(), 9);
+    assert_eq!(ids.len(), 8);
     store.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_rustfs_gave_up_is_in_the_failed_store_and_stays_there_over_a_restart() {
+    let data = tempfile::tempdir().unwrap();
+    let store = open(data.path()).await;
+    import(&store, data.path(), rustfs(&golden("rustfs/rustfs-webhook-primary"))).await;
+    let failed = store.failed().list(&name("a"), 0, 10).await.unwrap().remove(0);
+    assert_eq!((failed.failure.rule.as_str(), failed.event.subject()), ("rejected", Some("bad.jpg")));
+    store.close().await.unwrap();
+    drop(store);
+    let store = open(data.path()).await;
+    // Its sequence is none of the log's.
+    let batch = vec![crate::support::admission(1, &["a"])];
+    let receipt = store.log().append(batch).await.remove(0).unwrap();
+    assert!(receipt.sequence < 1000, "{receipt:?}");
+    let again = store.failed().requeue(std::slice::from_ref(&failed.uid)).await.remove(0).unwrap();
+    assert!(again.requeued_as.sequence < 1000);
+    let report = import(&store, data.path(), rustfs(&golden("rustfs/rustfs-webhook-primary"))).await;
+    assert_eq!((report.failed, store.failed().count(None)), (0, 0), "it was taken before");
+    store.close().await.unwrap();
+}
+
+#[test]
+fn the_directory_of_the_other_product_is_refused_and_one_that_says_nothing_is_not() {
+    let fs: Arc<OsFileSystem> = Arc::new(OsFileSystem);
+    let told = |source: Result<Source, outhaul_store::StoreError>| source.unwrap_err().to_string();
+    // A copy whose own name says nothing.
+    let copy = tempfile::tempdir().unwrap();
+    copy_dir(&golden("rustfs/rustfs-webhook-primary"), copy.path());
+    for dir in
+        [golden("rustfs/rustfs-webhook-primary"), golden("rustfs/rustfs-kafka-audit"), copy.path().to_owned()]
+    {
+        assert!(
+            told(import::minio(Arc::clone(&fs) as _, &dir)).contains("was written by rustfs, not by minio")
+        );
+        import::rustfs(Arc::clone(&fs) as _, &dir).unwrap();
+    }
+    let minio = minio_dir();
+    for dir in [golden("minio/minio-webhook-primary"), minio.path().to_owned()] {
+        assert!(
+            told(import::rustfs(Arc::clone(&fs) as _, &dir)).contains("was written by minio, not by rustfs")
+        );
+    }
+    let unknown = tempfile::tempdir().unwrap();
+    fs::write(unknown.path().join("1.event"), "{}").unwrap();
+    import::rustfs(Arc::clone(&fs) as _, unknown.path()).unwrap();
+    import::minio(fs, unknown.path()).unwrap();
+}
+
+#[test]
+fn links_and_directories_in_a_source_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("failed/deeper")).unwrap();
+    fs::create_dir(dir.path().join("more")).unwrap();
+    std::os::unix::fs::symlink("nowhere", dir.path().join("1.event")).unwrap();
+    let source = rustfs(dir.path());
+    let names: Vec<_> = source.ignored().iter().map(|name| name.split(' ').next().unwrap()).collect();
+    assert_eq!(names, ["1.event", "more", "failed/deeper"]);
+    assert_eq!(source.len(), 0);
 }
 
 /// Cut behind every call that changes the disk, then imported again: everything is there, once.
@@ -241,6 +306,7 @@ fn an_import_can_be_repeated_after_a_crash_at_any_point() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let source = || rustfs(&golden("rustfs/rustfs-webhook-primary"));
     let expected: Vec<_> = source()
+        .filter(|file| !file.name.starts_with("failed/"))
         .flat_map(|file| file.entries.unwrap_or_default())
         .map(|entry| entry.event.id().to_owned())
         .collect();
@@ -250,7 +316,9 @@ fn an_import_can_be_repeated_after_a_crash_at_any_point() {
         let spool = Spool::open(Arc::new(fs.clone()), Path::new("/data/spool"), options).unwrap();
         spool.attach(&name("a"), QueueSettings::default()).unwrap();
         let (target, disk) = (name("a"), Arc::new(fs.clone()));
-        runtime.block_on(import_into(&spool, disk, Path::new("/data"), &target, source(), |_| {})).unwrap();
+        let import = import_into(&spool, None, disk, Path::new("/data"), &target, source(), |_| {});
+        let failed = runtime.block_on(import).unwrap().ignored.pop();
+        assert_eq!(failed, Some(format!("failed/{}", id(9))), "there is no failed store to put it into");
         spool
     };
     let fs = SimFileSystem::default();

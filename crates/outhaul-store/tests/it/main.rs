@@ -16,6 +16,7 @@ mod kv;
 mod merging;
 mod model;
 mod modes;
+mod repair;
 mod segments;
 mod sim;
 mod spool;

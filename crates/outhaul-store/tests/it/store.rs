@@ -26,7 +26,9 @@ async fn a_directory_has_one_owner_at_a_time() {
     let data = dir.path().join("deep/data");
     let first = open(&data).await.unwrap();
     let error = open(&data).await.unwrap_err();
-    assert!(matches!(error, StoreError::InUse(_)) && error.to_string().contains("in use by another process"));
+    assert!(
+        matches!(error, StoreError::InUse { .. }) && error.to_string().contains("in use by another process")
+    );
     first.close().await.unwrap();
     drop(first);
     open(&data).await.unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outhaul_target::{
-    FailedFull, Format, OPTION_KEYS, OnExhausted, OnReject, TargetOptions, TargetUri, WhenFull,
+    FailedCompat, FailedFull, Format, OPTION_KEYS, OnExhausted, OnReject, TargetOptions, TargetUri, WhenFull,
 };
 use proptest::prelude::*;
 
@@ -30,7 +30,8 @@ fn every_common_option_is_read() {
     let query = "format=s3 timeout=1m connect_timeout=250ms in_flight=2 batch=3 backoff=2s backoff_max=1h \
                  trial_backoff=1s trial_backoff_max=2m attempts_max=9 age_max=3d on_exhausted=fail \
                  on_reject=stop_pid when_full=overflow queue_bytes=10GiB queue_entries=5 \
-                 failed_entries=6 failed_bytes=7 failed_full=hold_target failed_expire_after=8s";
+                 failed_entries=6 failed_bytes=7 failed_full=hold_target failed_expire_after=8s \
+                 failed_compat=rustfs";
     let pairs: Vec<String> = query.split_whitespace().map(|pair| format!("outhaul.{pair}")).collect();
     assert_eq!(pairs.len(), OPTION_KEYS.len());
     let uri = TargetUri::parse(&format!("http://h?{}", pairs.join("&"))).unwrap();
@@ -55,6 +56,7 @@ fn every_common_option_is_read() {
         failed_bytes: Some(7.try_into().unwrap()),
         failed_full: Some(FailedFull::HoldTarget),
         failed_expire_after: Some(Duration::from_secs(8)),
+        failed_compat: Some(FailedCompat::Rustfs),
     };
     assert_eq!(*uri.options(), expected);
     assert_eq!(uri.url(), "http://h");
