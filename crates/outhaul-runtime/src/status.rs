@@ -75,7 +75,7 @@ pub struct TargetStatus {
     pub failed: u64,
     /// Entries removed since.
     pub discarded: u64,
-    /// Entries whose file somebody else removed since (engine `spool`).
+    /// Of the discarded ones, those whose file somebody else removed (engine `spool`).
     pub vanished: u64,
     /// Entries that wait.
     pub waiting: u64,

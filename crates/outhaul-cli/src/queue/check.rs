@@ -126,10 +126,10 @@ pub(super) async fn repair(args: &DataArgs, console: &Console) -> Result<Exit, F
     let (found, done) = mend(&args.data, console).await?;
     // What was mended is as it was read just now; only a look at all of it tells that nothing else is wrong.
     let after = look(&args.data, console).await?;
+    let nothing = found.damage.is_empty() && done.failed.is_empty() && after.damage.is_empty();
     let failed =
         done.failed.into_iter().map(|(uid, reason)| Finding::entry(None, format!("entry {uid}"), reason));
     let why = done.left.into_iter().map(|(what, why)| Finding::entry(None, what, why));
-    let nothing = found.damage.is_empty() && after.damage.is_empty();
     let repaired = Repaired {
         failed: failed.collect(),
         left: after.damage.into_iter().chain(why).collect(),

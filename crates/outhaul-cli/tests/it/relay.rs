@@ -32,6 +32,8 @@ fn targets_are_shown_in_one_consistent_picture() {
         "delivered",
         "discarded",
         "failed",
+        "failed_discarded_oldest",
+        "failed_expired",
         "health",
         "imported",
         "in_flight",
@@ -45,6 +47,7 @@ fn targets_are_shown_in_one_consistent_picture() {
         "requeued",
         "retried",
         "state",
+        "vanished",
         "waiting",
     ];
     let mut found: Vec<_> = relay.target("a").as_object().unwrap().keys().cloned().collect();

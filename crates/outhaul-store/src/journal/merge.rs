@@ -88,6 +88,8 @@ impl Shared {
 
     /// Neighbours of which little is left, or that are many and small.
     fn worth_merging(&self) -> Option<Vec<Segment>> {
+        // A repair looks for what is damaged where it was found.
+        let damaged = lock(&self.damaged).clone();
         let inner = lock(&self.inner);
         if inner.failure.is_some() || inner.closing {
             return None;
@@ -102,7 +104,7 @@ impl Shared {
         // A finished one between them goes soon; a reader does not mind it.
         for segment in inner.segments[..sealed].iter().filter(|segment| segment.unsettled() > 0) {
             let bytes = segment.waiting_bytes().min(segment.end);
-            let fits = live + bytes <= max / 2 && segment.footer;
+            let fits = live + bytes <= max / 2 && segment.footer && !damaged.contains(&segment.number);
             if !fits || !(sparse(segment) || segment.end <= max / 8) {
                 if worth(&group, live) {
                     break;
