@@ -197,7 +197,7 @@ impl Shared {
                 }
                 let wanted: Targets = {
                     let queues = self.queues.lock();
-                    let wants = |id| queues.get(id).wants(record.sequence);
+                    let wants = |id| queues.wants(id, record.sequence);
                     record.targets.iter().copied().filter(|&(id, _)| wants(id)).collect()
                 };
                 if !wanted.is_empty() {

@@ -251,9 +251,9 @@ impl Shared {
 
 /// The bytes where an entry's body is, if its batch was not compressed: whole, or what is there.
 fn read_row(file: &dyn File, row: &Row) -> io::Result<Result<Bytes, Bytes>> {
-    const BODY_MAX: u64 = 1 << 28;
-    let mut body = vec![0; row.length.min(BODY_MAX) as usize];
-    let read = file.read_at(&mut body, row.batch.saturating_add(row.start))?;
+    let at = row.batch.saturating_add(row.start);
+    let mut body = vec![0; row.length.min(file.len()?.saturating_sub(at)) as usize];
+    let read = file.read_at(&mut body, at)?;
     body.truncate(read);
     let whole = body.len() as u64 == row.length && crc32c::crc32c(&body) == row.crc;
     Ok(if whole { Ok(body.into()) } else { Err(body.into()) })

@@ -516,10 +516,9 @@ fn restore(out: &mut Recovered, checkpoint: Checkpoint) {
     out.removed.clear();
     out.queues = Queues::default();
     for each in checkpoint.queues {
-        let id = out.queues.len() as QueueId;
+        let id = each.number;
         let removed = each.name.is_none();
-        let Some(name) = each.name.or_else(|| placeholder(id)) else { return };
-        out.queues.add(name);
+        declare(&mut out.queues, id, each.name);
         let queue = out.queues.get_mut(id);
         (queue.label, queue.last) = (each.label, each.last);
         (queue.settled, queue.retries) = (each.settled, each.retries);
@@ -590,27 +589,24 @@ fn apply(out: &mut Recovered, control: &Control, format: u32) -> Result<(), Deco
 }
 
 fn queue_id(reader: &mut Reader<'_>) -> Result<QueueId, DecodeError> {
-    QueueId::try_from(reader.varint()?).ok().filter(|&id| id < QUEUES_MAX).ok_or(DecodeError::Impossible(0))
+    QueueId::try_from(reader.varint()?).map_err(|_| DecodeError::Impossible(0))
 }
 
-/// A record that names a higher one is nonsense: nothing is allocated for it.
-const QUEUES_MAX: QueueId = 1 << 20;
-
-/// The name of a queue whose own was lost to damage: its entries stay.
+/// The name of a queue whose own was lost.
 fn placeholder(id: QueueId) -> Option<TargetName> {
     TargetName::new(&format!("lost-{id}")).ok()
 }
 
-/// Has a queue under a number.
+/// Has a queue under a number. One whose name was lost to damage gets another: its entries stay.
 fn declare(queues: &mut Queues, id: QueueId, name: Option<TargetName>) {
-    while queues.len() <= id as usize {
-        let next = queues.len() as QueueId;
-        let name = name.clone().filter(|_| next == id).or_else(|| placeholder(next));
-        let Some(name) = name else { return };
-        queues.add(name);
-    }
-    if let Some(name) = name {
-        queues.rename(id, name);
+    match name {
+        Some(name) if queues.contains(id) => queues.rename(id, name),
+        None if queues.contains(id) => {}
+        name => {
+            if let Some(name) = name.or_else(|| placeholder(id)) {
+                queues.declare(id, name);
+            }
+        }
     }
 }
 
@@ -634,12 +630,11 @@ fn count(
     footer: &Footer,
     rows: impl FnOnce() -> io::Result<Option<Vec<Row>>>,
 ) -> io::Result<bool> {
-    let totals = || footer.totals.iter().filter(|total| total.queue < QUEUES_MAX);
     let (first, end) = (footer.first_sequence, footer.end_sequence);
     let last = end.saturating_sub(1).max(first);
-    totals().for_each(|total| declare(queues, total.queue, None));
+    footer.totals.iter().for_each(|total| declare(queues, total.queue, None));
     let overlap = |queues: &Queues, id| queues.get(id).settled.overlap(first, last);
-    let rows = match totals().any(|total| overlap(queues, total.queue) == Overlap::Part) {
+    let rows = match footer.totals.iter().any(|total| overlap(queues, total.queue) == Overlap::Part) {
         false => Vec::new(),
         true => match rows()? {
             Some(rows) => rows,
@@ -648,7 +643,7 @@ fn count(
     };
     (segment.end, segment.end_sequence) = (footer.end, end);
     segment.footer = true;
-    for total in totals() {
+    for total in &footer.totals {
         let id = total.queue;
         let (mut entries, mut bytes) = (0, 0);
         match overlap(queues, id) {
@@ -669,3 +664,7 @@ fn count(
     }
     Ok(true)
 }
+
+#[cfg(all(test, feature = "testkit"))]
+#[expect(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+mod tests;
