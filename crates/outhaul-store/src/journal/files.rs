@@ -453,12 +453,17 @@ impl Shared {
         }
     }
 
+    /// Never one without a footer: somebody may be about to write it, and would do so whatever the file is by then.
     fn worth_keeping(&self, segment: &Segment, path: &std::path::Path, kept: usize) -> Option<(String, u64)> {
         let (wanted, spares) = {
             let inner = lock(&self.inner);
             (inner.capacity / 2, inner.spares.len() + kept)
         };
-        if self.kind != FsKind::InPlace || segment.merged || spares >= self.options.spares_max {
+        if self.kind != FsKind::InPlace
+            || segment.merged
+            || !segment.footer
+            || spares >= self.options.spares_max
+        {
             return None;
         }
         let length = self.fs.open(path, false).and_then(|file| file.len()).ok()?;

@@ -154,11 +154,18 @@ impl Shared {
         }
     }
 
-    /// Gives the last segment of a log that is being closed its footer.
+    /// Gives the last segment of a log that is being closed its footer, and those that the thread did not come to.
     pub(super) fn seal(&self, core: &mut Core, checkpoint: u64) {
-        let number = lock(&self.inner).segments.last().map(|segment| segment.number);
-        if let Some(number) = number.filter(|_| core.active.is_some()) {
-            self.write_footer(number, checkpoint);
+        if core.active.is_none() {
+            return;
+        }
+        let unsealed = |segment: &&Segment| !segment.footer && !segment.going;
+        let mut numbers: Vec<u64> =
+            lock(&self.inner).segments.iter().filter(unsealed).map(|segment| segment.number).collect();
+        let last = numbers.pop();
+        numbers.into_iter().for_each(|number| self.write_footer(number, 0));
+        if let Some(last) = last {
+            self.write_footer(last, checkpoint);
         }
     }
 
