@@ -3,7 +3,7 @@
 //! A record is an event whose attachment says which entry it was and why it failed; a note is an empty event whose
 //! attachment says what became of a record. A burst of rejects is one write and one sync.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::error::{AppendError, StoreError};
 use crate::fs::{FileSystem, Lock};
 use crate::journal::{Journal, JournalOptions};
 use crate::log::{
-    Admission, Entry, Lease, Log, OpenReport, Outcome, QueueSettings, Settlement, Shards, WhenFull,
+    Admission, Entry, Lease, Log, OpenReport, Outcome, QueueSettings, Settlement, Shards, WhenFull, size_of,
 };
 use crate::memory::MemoryLog;
 
@@ -261,6 +261,16 @@ impl Medium for Logged {
         Ok(slots)
     }
 
+    async fn there(&self, records: &[Record]) -> Vec<bool> {
+        let mut found = BTreeSet::new();
+        let slots: Vec<_> = records.iter().map(Record::slot).collect();
+        let visited = self.visit(slots.clone(), |entry| {
+            found.insert(Slot { target: entry.place.uid.queue, key: entry.place.uid.sequence.into() });
+        });
+        let told = visited.await.is_ok();
+        slots.iter().map(|slot| !told || found.contains(slot)).collect()
+    }
+
     fn report(&self) -> OpenReport {
         self.opened.get().map(|opened| opened.log.report()).unwrap_or_default()
     }
@@ -275,10 +285,12 @@ impl Medium for Logged {
 
 impl Loaded {
     fn add(&mut self, target: &TargetName, entry: &Entry) {
-        let (key, bytes) = (u128::from(entry.place.uid.sequence), entry.place.bytes());
+        let key = u128::from(entry.place.uid.sequence);
         let uid = |sequence| Uid { queue: target.clone(), sequence };
         let bad = match (&entry.event, serde_json::from_slice(&entry.attachment)) {
-            (Ok(_), Ok(Attachment::Record { sequence, failure, .. })) => {
+            (Ok(event), Ok(Attachment::Record { sequence, failure, .. })) => {
+                // As at the put, not as stored.
+                let bytes = size_of(event, &entry.attachment);
                 let record = Record { uid: uid(sequence), key, bytes, failed_ms: failure.failed_ms };
                 self.records.push(record);
                 return;

@@ -26,6 +26,9 @@ pub(crate) trait Medium: std::fmt::Debug + Send + Sync + 'static {
     /// not there any more is passed over.
     async fn change(&self, notes: Vec<Note>, gone: Vec<Slot>) -> Result<Vec<Slot>, StoreError>;
 
+    /// After a removal that failed: which of these records are still there. One of which that cannot be told is.
+    async fn there(&self, records: &[Record]) -> Vec<bool>;
+
     /// What opening found, for a person.
     fn report(&self) -> OpenReport;
 
