@@ -224,7 +224,7 @@ impl Shared {
         if core.active.is_some() && sync {
             let sealed = inner.segments.len().saturating_sub(1);
             let dead = inner.segments[..sealed].iter_mut();
-            for segment in dead.filter(|segment| segment.unsettled() == 0 && !segment.going) {
+            for segment in dead.filter(|segment| segment.is_finished() && !segment.going) {
                 segment.going = true;
                 taken.dead.push(segment.clone());
             }

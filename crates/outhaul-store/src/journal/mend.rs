@@ -20,7 +20,10 @@ impl Recovery<'_> {
         report: &mut OpenReport,
     ) -> Result<(), StoreError> {
         let name = Segment::file_name(found.segment.number);
-        let quarantined = self.quarantine(&name, &*found.file, bad)?;
+        let quarantined = match bad.unreadable {
+            true => None,
+            false => self.quarantine(&name, &*found.file, bad)?,
+        };
         if quarantined.is_some()
             && bad.end <= found.length
             && let Ok(length) = u32::try_from(bad.end - bad.offset)
@@ -36,7 +39,8 @@ impl Recovery<'_> {
 
     pub(super) fn mend_header(&self, found: &Found, report: &mut OpenReport) -> Result<(), StoreError> {
         let Segment { number, salt, base, first_sequence, merged, .. } = found.segment;
-        let bad = Bad { offset: 0, end: SEGMENT_HEADER, reason: "a segment header that was overwritten" };
+        let reason = "a segment header that was overwritten";
+        let bad = Bad { offset: 0, end: SEGMENT_HEADER, reason, unreadable: false };
         let file = Segment::file_name(number);
         let quarantined = self.quarantine(&file, &*found.file, &bad)?;
         if quarantined.is_some() {
@@ -68,7 +72,7 @@ impl Recovery<'_> {
         report: &mut OpenReport,
     ) -> Result<(), StoreError> {
         let reason = "a file that holds batches of another segment, or of none";
-        let bad = Bad { offset: 0, end: length, reason };
+        let bad = Bad { offset: 0, end: length, reason, unreadable: false };
         let name = Segment::file_name(number);
         let quarantined = self.quarantine(&name, file, &bad)?;
         if quarantined.is_some() {

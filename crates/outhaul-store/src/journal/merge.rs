@@ -12,7 +12,7 @@ use super::format::{
     self, BatchBuilder, FLAG_HOLE, FORMAT, Kind, Mark, SEGMENT_HEADER, SegmentHeader, Targets,
 };
 use super::recover::UNFINISHED;
-use super::scan::{Scanner, Step};
+use super::scan::{Scanner, Step, unreadable};
 use super::segment::Segment;
 use super::survey::{MergedNote, survey};
 use super::turn::Reply;
@@ -126,7 +126,7 @@ impl Shared {
             ..Segment::default()
         };
         let read = survey(&*target.file, &merged, Some(target.offset), target.offset, |_| true);
-        let read = read.map_err(failed("read"))?.filter(|survey| survey.bad.is_empty());
+        let read = read.map_err(failed("read"))?.filter(|survey| survey.bad.is_empty() && !survey.unreadable);
         let survey = read.ok_or_else(|| failed("read back")(io::ErrorKind::InvalidData.into()))?;
         survey.footer.write(&survey.rows, salt, &*target.file).map_err(failed("write"))?;
         target.file.sync().map_err(failed("sync"))?;
@@ -189,6 +189,10 @@ impl Shared {
                     return Err(failed("merge")(io::ErrorKind::InvalidData.into()));
                 }
             };
+            if scanner.met_unreadable() {
+                // Whole some other time, perhaps.
+                return Err(failed("read")(unreadable()));
+            }
             let batch = scanner.batch();
             let nonsense = |_| failed("merge")(io::ErrorKind::InvalidData.into());
             for record in format::records(&header, batch).map_err(nonsense)? {

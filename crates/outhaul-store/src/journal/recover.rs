@@ -29,7 +29,7 @@ use super::footer::{Footer, Row};
 use super::format::{self, FLAG_CLEAN, FORMAT, FORMAT_MIN, Kind, SEGMENT_HEADER, SegmentHeader};
 use super::mark::{END, EndMark};
 use super::progress::OpenWatch;
-use super::scan::{Scanner, Step};
+use super::scan::{self, Scanner, Step, readable};
 use super::segment::Segment;
 use super::survey::{Control, Cut, MergedNote, Survey, find_end, first_record, read_checkpoint, survey};
 use crate::error::StoreError;
@@ -98,8 +98,9 @@ impl Recovery<'_> {
         self.state(&mut found, &mut out)?;
         self.missing(&mut found, &mut out);
         found.sort_by_key(|each| each.segment.first_sequence);
-        for each in &mut found {
-            self.count(each, &mut out)?;
+        let firsts: Vec<u64> = found.iter().map(|each| each.segment.first_sequence).collect();
+        for (at, each) in found.iter_mut().enumerate() {
+            self.count(each, firsts.get(at + 1).copied(), &mut out)?;
         }
         cover_gaps(&mut out.queues, &out.segments);
         out.queues.landed(out.clean);
@@ -160,9 +161,11 @@ impl Recovery<'_> {
             let path = self.dir.join(&name);
             let file = self.fs.open(&path, false).map_err(StoreError::io("open", &path))?;
             let mut head = [0; SEGMENT_HEADER as usize];
-            let read = file.read_at(&mut head, 0).map_err(StoreError::io("read", &path))?;
-            let header = SegmentHeader::decode(&head[..read]);
+            let read = readable(file.read_at(&mut head, 0)).map_err(StoreError::io("read", &path))?;
+            let header = SegmentHeader::decode(&head[..read.unwrap_or(0)]);
             let twin = header.is_some_and(|header| found.iter().any(|each| each.segment.salt == header.salt));
+            // Nothing is worth less than a spare that cannot be read.
+            let twin = twin || read.is_none();
             if !twin {
                 spares.push((name, file.len().map_err(StoreError::io("read", &path))?));
             } else if !self.read_only {
@@ -189,7 +192,7 @@ impl Recovery<'_> {
             let segment = Segment { number, salt, base, first_sequence, merged, ..Segment::default() };
             let footer = match self.verify {
                 true => None,
-                false => Footer::read(&**file, salt, length)?,
+                false => readable(Footer::read(&**file, salt, length))?.flatten(),
             };
             // The first record is durable before anything is acknowledged from the segment.
             if footer.is_none() && !has_batch(&**file, Some(salt), length)? {
@@ -252,7 +255,8 @@ impl Recovery<'_> {
             return Ok(());
         }
         let cut = find_end(&*newest.file, &newest.segment, newest.length);
-        let Cut { end, confirmed, torn, stale } = cut.map_err(StoreError::io("read", &path))?;
+        let Cut { end, confirmed, torn, stale, unreadable } = cut.map_err(StoreError::io("read", &path))?;
+        self.must_be_readable(unreadable, &path)?;
         newest.segment.end = end;
         report.torn_bytes += torn;
         if !self.read_only {
@@ -265,6 +269,14 @@ impl Recovery<'_> {
             newest.file.sync().map_err(StoreError::io("sync", &path))?;
         }
         Ok(())
+    }
+
+    /// The state of the log is not guessed: what is written from here on would be built upon it.
+    fn must_be_readable(&self, unreadable: bool, path: &Path) -> Result<(), StoreError> {
+        match unreadable && !self.read_only {
+            true => Err(StoreError::io("read", path)(scan::unreadable())),
+            false => Ok(()),
+        }
     }
 
     /// Reports that the newest segment is missing, or shorter than it was behind a clean end.
@@ -298,6 +310,8 @@ impl Recovery<'_> {
             }
             self.survey(found, at)?;
             from = at;
+            let unreadable = found[at].survey.as_ref().is_some_and(|survey| survey.unreadable);
+            self.must_be_readable(unreadable, &found[at].segment.path(self.dir))?;
             let control = found[at].survey.iter().flat_map(|survey| &survey.control);
             if control.into_iter().any(|each| matches!(each, Control::Record(Kind::Checkpoint, _))) {
                 break;
@@ -386,8 +400,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// Counts what waits in a segment.
-    fn count(&self, each: &mut Found, out: &mut Recovered) -> Result<(), StoreError> {
+    /// Counts what waits in a segment; `next` is the first sequence of the one behind it.
+    fn count(&self, each: &mut Found, next: Option<u64>, out: &mut Recovered) -> Result<(), StoreError> {
         let path = each.segment.path(self.dir);
         if each.footer.is_none() && each.survey.is_none() {
             let end = (each.segment.end > 0).then_some(each.segment.end);
@@ -395,17 +409,23 @@ impl Recovery<'_> {
         }
         let counted = match (&each.footer, &each.survey) {
             (Some(footer), None) => {
-                let rows = || footer.rows(&*each.file);
+                let rows = || Ok(readable(footer.rows(&*each.file))?.flatten());
                 count(&mut out.queues, &mut each.segment, footer, rows)
                     .map_err(StoreError::io("read", &path))?
             }
             _ => false,
         };
         if !counted {
-            let survey = match each.survey.take() {
+            let mut survey = match each.survey.take() {
                 Some(survey) => survey,
                 None => self.survey_one(each, each.footer.as_ref().map(|footer| footer.end))?,
             };
+            if survey.unreadable {
+                // What could not be read at its end is not settled for that.
+                let end = &mut survey.footer.end_sequence;
+                *end = next.unwrap_or(*end).max(*end);
+                each.segment.pinned = true;
+            }
             let rows = || Ok(survey.footer.decode_rows(&survey.rows).ok());
             count(&mut out.queues, &mut each.segment, &survey.footer, rows)
                 .map_err(StoreError::io("read", &path))?;
@@ -456,7 +476,7 @@ impl Recovery<'_> {
 
     /// Gives a segment the footer it lacks. It is a convenience: a disk that has no room for it is no obstacle.
     fn write_footer(&self, each: &mut Found, survey: &Survey) {
-        if self.read_only || self.verify {
+        if self.read_only || self.verify || survey.unreadable {
             // The index is in memory alone.
             each.segment.set_index(survey.footer.index.clone());
             return;
@@ -504,8 +524,9 @@ fn merged_note(file: &dyn File, salt: Option<u64>, length: u64) -> io::Result<Op
 }
 
 fn has_batch(file: &dyn File, salt: Option<u64>, length: u64) -> io::Result<bool> {
-    let step = Scanner::new(file, salt, SEGMENT_HEADER, length).step()?;
-    Ok(matches!(step, Step::Batch { .. } | Step::Bad { .. }))
+    let mut scanner = Scanner::new(file, salt, SEGMENT_HEADER, length);
+    let found = matches!(scanner.step()?, Step::Batch { .. } | Step::Bad { .. });
+    if found || !scanner.met_unreadable() { Ok(found) } else { Err(scan::unreadable()) }
 }
 
 fn restore(out: &mut Recovered, checkpoint: Checkpoint) {

@@ -182,7 +182,7 @@ impl Shared {
                 return Ok(None);
             };
             survey.footer.checkpoint = checkpoint;
-            if survey.bad.is_empty() {
+            if survey.bad.is_empty() && !survey.unreadable {
                 // What was prepared and is not needed goes back to the disk.
                 if segment.end < length / 2 {
                     file.set_len(segment.end)?;
@@ -207,7 +207,7 @@ impl Shared {
                 }
                 let mut inner = lock(&self.inner);
                 if let Some(segment) = inner.segments.iter_mut().find(|each| each.number == number) {
-                    segment.footer = survey.bad.is_empty();
+                    segment.footer = survey.bad.is_empty() && !survey.unreadable;
                     segment.set_index(survey.footer.index);
                 }
             }

@@ -18,6 +18,7 @@ mod kv;
 mod merging;
 mod model;
 mod modes;
+mod reads;
 mod segments;
 mod sim;
 mod spool;
