@@ -11,7 +11,7 @@ use outhaul_event::TargetName;
 use super::commit::Core;
 use super::index::{self, Assigned, Seen};
 use super::names::{self, UNFINISHED};
-use super::sidecar::{self, INPUT, OPENS, QUEUE, QueueFile, SEQUENCES, STATE, StateFile};
+use super::sidecar::{self, FLIGHT, FlightFile, INPUT, OPENS, QUEUE, QueueFile, SEQUENCES, STATE, StateFile};
 use super::{Dir, Inner, InputState, Shared, SpoolOptions, read};
 use crate::error::StoreError;
 use crate::fs::{FileSystem, read_whole, write_atomically};
@@ -139,7 +139,8 @@ impl Opening<'_> {
         queue.unwritten.declaration = declared.is_none();
         queue.label = declared.map(|file| file.label).unwrap_or_default();
         let state = self.sidecar(&self.dir.join(format!("{stem}{STATE}")))?;
-        recover(&mut dir, self.queues.get_mut(id), state.unwrap_or_default());
+        let flight = self.sidecar(&self.dir.join(format!("{stem}{FLIGHT}")))?;
+        recover(&mut dir, self.queues.get_mut(id), state.unwrap_or_default(), flight);
         self.dirs.insert(id, dir);
         Ok(())
     }
@@ -246,7 +247,12 @@ impl Opening<'_> {
     }
 }
 
-fn recover(dir: &mut Dir, queue: &mut Queue, state: StateFile) {
+fn recover(dir: &mut Dir, queue: &mut Queue, mut state: StateFile, flight: Option<FlightFile>) {
+    if let Some(flight) = flight {
+        // It is newer, and goes with a clean end.
+        (state.clean, state.in_flight) = (false, flight.in_flight);
+        state.crashes.extend(flight.crashes);
+    }
     for (first, items) in state.partly {
         for index in items {
             // All of a batch are never noted: its file is gone then.
@@ -266,7 +272,8 @@ fn recover(dir: &mut Dir, queue: &mut Queue, state: StateFile) {
     }
     for (sequence, crashes) in state.crashes {
         if dir.index.contains(sequence) {
-            queue.crashes.insert(sequence, crashes);
+            let known = queue.crashes.entry(sequence).or_default();
+            *known = crashes.max(*known);
         }
     }
     let suspects = if state.clean { Vec::new() } else { state.in_flight };
