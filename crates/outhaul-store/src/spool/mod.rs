@@ -91,7 +91,7 @@ impl Default for SpoolOptions {
             compress: true,
             durability: Durability::Synced,
             settle_linger: Duration::from_millis(50),
-            writers: 64,
+            writers: 8,
             reserve_bytes: 1 << 20,
             read_only: false,
         }
