@@ -215,8 +215,12 @@ impl Admission {
 
     /// What it counts against the byte limits: the event and 64 bytes for its frame.
     pub fn size(&self) -> u64 {
-        (self.event.size() + self.attachment.len() + 64) as u64
+        size_of(&self.event, &self.attachment)
     }
+}
+
+pub(crate) fn size_of(event: &Event, attachment: &[u8]) -> u64 {
+    (event.size() + attachment.len() + 64) as u64
 }
 
 /// Where an admission comes from: how it is counted, and whether the limits of its queues apply.

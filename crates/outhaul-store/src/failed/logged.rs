@@ -3,7 +3,7 @@
 //! A record is an event whose attachment says which entry it was and why it failed; a note is an empty event whose
 //! attachment says what became of a record. A burst of rejects is one write and one sync.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::error::{AppendError, StoreError};
 use crate::fs::{FileSystem, Lock, write_atomically};
 use crate::journal::{Journal, JournalOptions};
 use crate::log::{
-    Admission, Entry, Lease, Log, OpenReport, Outcome, QueueSettings, Settlement, Shards, WhenFull,
+    Admission, Entry, Lease, Log, OpenReport, Outcome, QueueSettings, Settlement, Shards, WhenFull, size_of,
 };
 use crate::memory::MemoryLog;
 
@@ -304,6 +304,16 @@ impl Medium for Logged {
         Ok(repaired)
     }
 
+    async fn there(&self, records: &[Record]) -> Vec<bool> {
+        let mut found = BTreeSet::new();
+        let slots: Vec<_> = records.iter().map(Record::slot).collect();
+        let visited = self.visit(slots.clone(), |entry| {
+            found.insert(Slot { target: entry.place.uid.queue, key: entry.place.uid.sequence.into() });
+        });
+        let told = visited.await.is_ok();
+        slots.iter().map(|slot| !told || found.contains(slot)).collect()
+    }
+
     fn report(&self) -> OpenReport {
         self.opened.get().map(|opened| opened.log.report()).unwrap_or_default()
     }
@@ -318,15 +328,17 @@ impl Medium for Logged {
 
 impl Loaded {
     fn add(&mut self, target: &TargetName, entry: &Entry, file: impl FnOnce() -> String) {
-        let (key, bytes) = (u128::from(entry.place.uid.sequence), entry.place.bytes());
+        let key = u128::from(entry.place.uid.sequence);
         let uid = |sequence| Uid { queue: target.clone(), sequence };
         let reason = match read(entry) {
-            Ok(Attachment::Record { sequence, failure, .. }) => {
+            Ok((event, Attachment::Record { sequence, failure, .. })) => {
+                // As at the put, not as stored.
+                let bytes = size_of(event, &entry.attachment);
                 let record = Record { uid: uid(sequence), key, bytes, failed_ms: failure.failed_ms };
                 self.records.push(record);
                 return;
             }
-            Ok(Attachment::Note { requeue, requeued_as }) => {
+            Ok((_, Attachment::Note { requeue, requeued_as })) => {
                 let slot = Slot { target: target.clone(), key };
                 self.notes.push((Note { uid: uid(requeue), requeued_as }, slot));
                 return;
@@ -339,10 +351,11 @@ impl Loaded {
 }
 
 /// What stands beside the event, if both can be read.
-fn read(entry: &Entry) -> Result<Attachment, String> {
-    entry.event.as_ref().map_err(|unreadable| unreadable.reason.clone())?;
+fn read(entry: &Entry) -> Result<(&Event, Attachment), String> {
+    let event = entry.event.as_ref().map_err(|unreadable| unreadable.reason.clone())?;
     let read = serde_json::from_slice(&entry.attachment);
-    read.map_err(|error| format!("what is noted with it makes no sense: {error}"))
+    read.map(|read| (&**event, read))
+        .map_err(|error| format!("what is noted with it makes no sense: {error}"))
 }
 
 fn file_of(log: &dyn Log, entry: &Entry) -> String {

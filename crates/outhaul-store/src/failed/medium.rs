@@ -32,6 +32,9 @@ pub(crate) trait Medium: std::fmt::Debug + Send + Sync + 'static {
         Ok(Repaired::default())
     }
 
+    /// After a removal that failed: which of these records are still there. One of which that cannot be told is.
+    async fn there(&self, records: &[Record]) -> Vec<bool>;
+
     /// What opening found, for a person.
     fn report(&self) -> OpenReport;
 

@@ -387,10 +387,10 @@ impl Inner {
         let entries: Vec<_> = entries.into_iter().filter(|entry| seen.insert(entry.uid.clone())).collect();
         let claim = self.claim(entries.iter().map(|entry| entry.uid.clone()).collect()).await;
         let mut refused: HashMap<Uid, AppendError> = HashMap::new();
-        let (entries, wants) = {
+        let (entries, wants, dropped) = {
             let mut state = self.state();
             let new = entries.into_iter().filter(|entry| state.known(&entry.uid) == Known::Nothing).collect();
-            let mut entries = self.newest(&mut state, new);
+            let (mut entries, dropped) = newest(&state, new);
             if room == Room::ForSome {
                 entries = state.fitting(entries, &mut refused);
             }
@@ -401,13 +401,19 @@ impl Inner {
             if let Err(error) = state.reserve(&wants) {
                 return uids.iter().map(|_| Err(error.clone())).collect();
             }
-            (entries, wants)
+            (entries, wants, dropped)
         };
         let put: Vec<_> = entries.iter().map(|entry| entry.uid.clone()).collect();
         let results = if entries.is_empty() { Vec::new() } else { self.medium.put(entries).await };
         let victims: Vec<_> = {
             let mut state = self.state();
             state.give_back(&wants);
+            if results.iter().all(Result::is_ok) {
+                // Otherwise they are put once more.
+                for (target, count) in dropped {
+                    state.part_mut(&target).counters.discarded_oldest += count;
+                }
+            }
             for (uid, result) in put.into_iter().zip(results) {
                 match result {
                     Ok(record) => state.insert(record),
@@ -430,33 +436,8 @@ impl Inner {
         uids.iter().map(|uid| refused.get(uid).map_or(Ok(()), |error| Err(error.clone()))).collect()
     }
 
-    /// Of a batch that alone is more than the bounds allow, the part that is kept where the oldest are discarded.
-    fn newest(&self, state: &mut State, mut entries: Vec<FailedEntry>) -> Vec<FailedEntry> {
-        let mut room: BTreeMap<TargetName, (u64, u64)> = BTreeMap::new();
-        let mut kept = Vec::with_capacity(entries.len());
-        while let Some(entry) = entries.pop() {
-            let options = state.options(&entry.uid.queue);
-            if options.when_full == FailedFull::HoldTarget {
-                kept.push(entry);
-                continue;
-            }
-            let bounds = (options.entries_max, options.bytes_max);
-            let (left, bytes) = room.entry(entry.uid.queue.clone()).or_insert(bounds);
-            if *left == 0 || *bytes < size(&entry) {
-                state.part_mut(&entry.uid.queue).counters.discarded_oldest += 1;
-                tracing::warn!(uid = %entry.uid, "a failed entry does not fit into the bounds of the failed store: it is discarded by policy");
-                // Nothing older takes the place of one that was newer.
-                *left = 0;
-                continue;
-            }
-            (*left, *bytes) = (*left - 1, *bytes - size(&entry));
-            kept.push(entry);
-        }
-        kept.reverse();
-        kept
-    }
-
-    /// Removes claimed records that are out of the count already; where that fails they are put back into it.
+    /// Removes claimed records that are out of the count already; where that fails, those that are still there are put
+    /// back into it.
     async fn remove(
         &self,
         records: Vec<Record>,
@@ -466,19 +447,21 @@ impl Inner {
             return Ok(0);
         }
         let removed = self.medium.change(Vec::new(), records.iter().map(Record::slot).collect()).await;
+        let there = match &removed {
+            Ok(_) => Vec::new(),
+            Err(_) => self.medium.there(&records).await,
+        };
         let mut state = self.state();
-        match removed {
-            Ok(_) => {
-                for record in &records {
-                    *counter(&mut state.part_mut(&record.uid.queue).counters) += 1;
-                }
-                Ok(records.len() as u64)
-            }
-            Err(error) => {
-                records.into_iter().for_each(|record| state.insert(record));
-                Err(error)
+        let mut count = 0;
+        for (at, record) in records.into_iter().enumerate() {
+            if there.get(at) == Some(&true) {
+                state.insert(record);
+            } else {
+                *counter(&mut state.part_mut(&record.uid.queue).counters) += 1;
+                count += 1;
             }
         }
+        removed.map(|_| count)
     }
 
     async fn discard(self: &Arc<Self>, which: Discard) -> Result<u64, StoreError> {
@@ -527,6 +510,33 @@ impl Drop for Claim {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Of a batch that alone is more than the bounds allow, the part that is kept where the oldest are discarded, and how
+/// many of each target are not.
+fn newest(state: &State, mut entries: Vec<FailedEntry>) -> (Vec<FailedEntry>, BTreeMap<TargetName, u64>) {
+    let mut room: BTreeMap<TargetName, (u64, u64)> = BTreeMap::new();
+    let (mut kept, mut dropped) = (Vec::with_capacity(entries.len()), BTreeMap::new());
+    while let Some(entry) = entries.pop() {
+        let options = state.options(&entry.uid.queue);
+        if options.when_full == FailedFull::HoldTarget {
+            kept.push(entry);
+            continue;
+        }
+        let bounds = (options.entries_max, options.bytes_max);
+        let (left, bytes) = room.entry(entry.uid.queue.clone()).or_insert(bounds);
+        if *left == 0 || *bytes < size(&entry) {
+            tracing::warn!(uid = %entry.uid, "a failed entry does not fit into the bounds of the failed store: it is discarded by policy");
+            // Nothing older takes the place of one that was newer.
+            *left = 0;
+            *dropped.entry(entry.uid.queue).or_default() += 1;
+            continue;
+        }
+        (*left, *bytes) = (*left - 1, *bytes - size(&entry));
+        kept.push(entry);
+    }
+    kept.reverse();
+    (kept, dropped)
 }
 
 /// About what an entry will take.

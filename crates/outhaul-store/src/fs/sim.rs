@@ -42,6 +42,11 @@ pub struct SimDisk {
     fail: Vec<(u64, io::ErrorKind, bool)>,
     /// The number of the call, and how much of what it is to write is written.
     shorten: Option<(u64, usize)>,
+    /// The reads that were made; of which the first that fails, and how many do.
+    reads: u64,
+    fail_reads: Option<(u64, u64)>,
+    /// A stretch of a file that cannot be read.
+    spoiled: Option<(FileId, u64, u64)>,
     capacity: Option<u64>,
     snapshots: Option<Vec<(u64, SimDisk)>>,
 }
@@ -194,6 +199,16 @@ impl SimDisk {
         due.next().map_or(Ok(()), |(_, kind, _)| Err((*kind).into()))
     }
 
+    /// Counts a read, and fails it if it is to fail.
+    fn read(&mut self, id: FileId, from: u64, length: usize) -> io::Result<()> {
+        self.call()?;
+        self.reads += 1;
+        let now = self.reads;
+        let due = self.fail_reads.is_some_and(|(at, count)| now >= at && now - at < count);
+        let bad = |(of, start, end)| of == id && from < end && start < from.saturating_add(length as u64);
+        if due || self.spoiled.is_some_and(bad) { Err(io::Error::from_raw_os_error(5)) } else { Ok(()) }
+    }
+
     fn file(&mut self, id: FileId) -> io::Result<&mut SimFile> {
         self.files.get_mut(&id).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
@@ -281,8 +296,17 @@ impl SimFile {
 impl SimFileSystem {
     /// A file system over a disk, with fresh counters and no faults.
     pub fn new(disk: SimDisk) -> Self {
-        let disk =
-            SimDisk { calls: 0, fail: Vec::new(), shorten: None, capacity: None, snapshots: None, ..disk };
+        let disk = SimDisk {
+            calls: 0,
+            fail: Vec::new(),
+            shorten: None,
+            reads: 0,
+            fail_reads: None,
+            spoiled: None,
+            capacity: None,
+            snapshots: None,
+            ..disk
+        };
         Self { disk: Arc::new(Mutex::new(disk)), tag: Arc::default() }
     }
 
@@ -312,8 +336,25 @@ impl SimFileSystem {
     /// No call fails any more.
     pub fn heal(&self) {
         let mut disk = self.lock();
-        disk.shorten = None;
+        (disk.shorten, disk.fail_reads, disk.spoiled) = (None, None, None);
         disk.fail.clear();
+    }
+
+    /// Lets reads fail as those of a broken disk do: so many from the n-th on.
+    pub fn fail_reads_at(&self, n: u64, count: u64) {
+        let mut disk = self.lock();
+        disk.fail_reads = Some((disk.reads + n, count));
+    }
+
+    /// How many reads were made.
+    pub fn reads(&self) -> u64 {
+        self.lock().reads
+    }
+
+    /// Lets every read of this stretch of a file fail.
+    pub fn spoil(&self, path: &Path, from: u64, end: u64) {
+        let mut disk = self.lock();
+        disk.spoiled = disk.names.get(path).map(|&id| (id, from, end));
     }
 
     /// Lets the n-th call from now on, if it writes, end with an error behind so many bytes.
@@ -483,8 +524,8 @@ impl FileSystem for SimFileSystem {
 
     fn read_uncached(&self, path: &Path, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         let mut disk = SimFileSystem::lock(self);
-        disk.call()?;
         let id = *disk.names.get(path).ok_or(io::ErrorKind::NotFound)?;
+        disk.read(id, offset, length)?;
         let durable = &disk.file(id)?.durable;
         let start = (offset as usize).min(durable.len());
         Ok(durable[start..(start + length).min(durable.len())].to_vec())
@@ -494,7 +535,7 @@ impl FileSystem for SimFileSystem {
 impl File for SimHandle {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut disk = self.fs.lock();
-        disk.call()?;
+        disk.read(self.id, offset, buffer.len())?;
         let file = disk.file(self.id)?;
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(file.live.len());
         let read = buffer.len().min(file.live.len() - start);

@@ -8,7 +8,7 @@ use outhaul_event::{DecodeError, TargetName};
 
 use crate::journal::format::{put_retry, put_runs, put_sequences, read_retry, read_runs, read_sequences};
 use crate::log::RetryState;
-use crate::queue::{Queues, Runs};
+use crate::queue::{QueueId, Queues, Runs};
 
 /// How far the log's one input was admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +44,7 @@ pub(crate) struct Listed {
 
 #[derive(Debug)]
 pub(crate) struct CheckpointQueue {
+    pub(crate) number: QueueId,
     /// None for one that was removed.
     pub(crate) name: Option<TargetName>,
     pub(crate) label: String,
@@ -68,7 +69,10 @@ impl Checkpoint {
             }
         }
         put_varint(out, queues.len() as u64);
-        for (_, queue) in queues.iter() {
+        let mut next = 0;
+        for (id, queue) in queues.iter() {
+            put_varint(out, u64::from(id) - next);
+            next = u64::from(id) + 1;
             put_bytes(out, if queue.removed { b"" } else { queue.name.as_str().as_bytes() });
             put_bytes(out, queue.label.as_bytes());
             put_varint(out, queue.last);
@@ -106,8 +110,11 @@ impl Checkpoint {
         for _ in 0..reader.varint()? {
             checkpoint.segments.push(Listed::decode(&mut reader, format)?);
         }
+        let mut next = 0;
         for _ in 0..reader.varint()? {
-            checkpoint.queues.push(CheckpointQueue::decode(&mut reader, format)?);
+            let queue = CheckpointQueue::decode(&mut reader, next, format)?;
+            next = u64::from(queue.number) + 1;
+            checkpoint.queues.push(queue);
         }
         if reader.u8()? == 1 {
             let note = Bytes::copy_from_slice(reader.bytes()?);
@@ -133,7 +140,12 @@ impl Listed {
 }
 
 impl CheckpointQueue {
-    fn decode(reader: &mut Reader<'_>, format: u32) -> Result<Self, DecodeError> {
+    /// `next` is the lowest number that it can have.
+    fn decode(reader: &mut Reader<'_>, next: u64, format: u32) -> Result<Self, DecodeError> {
+        let at = reader.position();
+        let passed_over = if format > 1 { reader.varint()? } else { 0 };
+        let number = next.checked_add(passed_over).and_then(|number| QueueId::try_from(number).ok());
+        let number = number.ok_or(DecodeError::Impossible(at))?;
         let at = reader.position();
         let name = match reader.string()? {
             "" => None,
@@ -154,6 +166,6 @@ impl CheckpointQueue {
             }
             in_flight = read_sequences(reader)?;
         }
-        Ok(Self { name, label, last, settled, retries, crashes, in_flight })
+        Ok(Self { number, name, label, last, settled, retries, crashes, in_flight })
     }
 }

@@ -1,5 +1,6 @@
 //! A round of the commit: everything that waits becomes one batch, one write, one sync.
 
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,7 +35,7 @@ pub(super) struct Core {
     pub(super) next_number: u64,
     pub(super) next_base: u64,
     /// Per queue the newest sequence that was given out.
-    last: Vec<u64>,
+    last: BTreeMap<QueueId, u64>,
     /// The epoch that was written down.
     pub(super) epoch: u64,
     pub(super) builder: BatchBuilder,
@@ -112,7 +113,7 @@ impl Core {
             next_sequence,
             next_number,
             next_base,
-            last: queues.iter().map(|(_, queue)| queue.last).collect(),
+            last: given(queues),
             epoch: 0,
             builder: BatchBuilder::default(),
             buffer: Vec::new(),
@@ -121,13 +122,17 @@ impl Core {
         }
     }
 
-    fn last_mut(&mut self, id: QueueId) -> &mut u64 {
-        let at = id as usize;
-        if at >= self.last.len() {
-            self.last.resize(at + 1, 0);
-        }
-        &mut self.last[at]
+    /// Whether a batch of this length is for the next segment.
+    fn must_turn(&self, length: u64) -> bool {
+        self.active.as_ref().is_none_or(|active| {
+            active.offset > active.start && active.offset.saturating_add(length) > active.capacity
+        })
     }
+}
+
+/// Per queue the newest sequence.
+fn given(queues: &Queues) -> BTreeMap<QueueId, u64> {
+    queues.iter().map(|(id, queue)| (id, queue.last)).collect()
 }
 
 impl Shared {
@@ -229,7 +234,7 @@ impl Shared {
         if core.active.is_some() && sync {
             let sealed = inner.segments.len().saturating_sub(1);
             let dead = inner.segments[..sealed].iter_mut();
-            for segment in dead.filter(|segment| segment.unsettled() == 0 && !segment.going) {
+            for segment in dead.filter(|segment| segment.is_finished() && !segment.going) {
                 segment.going = true;
                 taken.dead.push(segment.clone());
             }
@@ -303,16 +308,8 @@ impl Shared {
         sync: bool,
         calls: &[Call],
     ) -> Result<u64, WriteFailure> {
-        let length = core.builder.length();
-        let full = core.active.as_ref().is_none_or(|active| {
-            active.offset > active.start && active.offset.saturating_add(length) > active.capacity
-        });
-        if full {
-            self.sync_only(core, true)?;
-            self.start_segment(core, first_sequence).map_err(|error| match error {
-                error if error.is_disk_full() => WriteFailure::Full,
-                error => WriteFailure::NotBegun(error),
-            })?;
+        if core.must_turn(core.builder.length()) {
+            self.turn(core, first_sequence)?;
         }
         let Core { active, builder, buffer, .. } = core;
         let Some(active) = active else { return Err(WriteFailure::Unknown("no segment is open".to_owned())) };
@@ -339,6 +336,15 @@ impl Shared {
         active.batches += 1;
         active.note(first_sequence, offset, builder.entries_start(), calls);
         self.sync_only(core, sync).map(|()| offset)
+    }
+
+    /// Goes on in a new segment.
+    fn turn(&self, core: &mut Core, first_sequence: u64) -> Result<(), WriteFailure> {
+        self.sync_only(core, true)?;
+        self.start_segment(core, first_sequence).map_err(|error| match error {
+            error if error.is_disk_full() => WriteFailure::Full,
+            error => WriteFailure::NotBegun(error),
+        })
     }
 
     /// Makes what was written durable.
@@ -431,7 +437,7 @@ impl Shared {
     }
 
     pub(super) fn forget_given(&self, core: &mut Core) {
-        core.last = self.queues.lock().iter().map(|(_, queue)| queue.last).collect();
+        core.last = given(&self.queues.lock());
         // Whatever epoch was in the batch is to be written again.
         core.epoch = 0;
     }
@@ -468,10 +474,7 @@ impl Shared {
             self.round(&mut core, false);
         }
         self.writable()?;
-        core.builder.clear();
-        let next = core.next_sequence;
-        self.add_closing_checkpoint(&mut core);
-        let checkpoint = match self.write_batch(&mut core, next, FLAG_CLEAN, true, &[]) {
+        let checkpoint = match self.write_closing(&mut core) {
             Ok(offset) => {
                 // The footer goes behind it.
                 let active = core.active.as_ref().map(|active| active.offset);
@@ -495,6 +498,19 @@ impl Shared {
         self.seal(&mut core, checkpoint);
         core.active = None;
         Ok(())
+    }
+
+    fn write_closing(&self, core: &mut Core) -> Result<u64, WriteFailure> {
+        let next = core.next_sequence;
+        core.builder.clear();
+        self.add_closing_checkpoint(core);
+        if core.must_turn(core.builder.length()) {
+            // It names the segment that it is in, and lists the others.
+            self.turn(core, next)?;
+            core.builder.clear();
+            self.add_closing_checkpoint(core);
+        }
+        self.write_batch(core, next, FLAG_CLEAN, true, &[])
     }
 }
 
@@ -531,7 +547,7 @@ fn add_event(core: &mut Core, event: &mut Encoded, positions: &mut Runs) {
     }
     let sequence = core.next_sequence;
     core.next_sequence += 1;
-    let gap = |&id| (id, sequence - std::mem::replace(core.last_mut(id), sequence));
+    let gap = |&id| (id, sequence - core.last.insert(id, sequence).unwrap_or(0));
     event.targets = granted.iter().map(gap).collect();
     event.sequence = sequence;
     core.builder.add_event(event.length(), event.crc, &event.targets);

@@ -62,7 +62,7 @@ impl Shared {
     fn unlisted(&self) -> Vec<Segment> {
         let mut inner = lock(&self.inner);
         let sealed = inner.segments.len().saturating_sub(1);
-        let dead = inner.segments[..sealed].iter_mut().filter(|segment| segment.unsettled() == 0);
+        let dead = inner.segments[..sealed].iter_mut().filter(|segment| segment.is_finished());
         let mark = |segment: &mut Segment| {
             segment.going = true;
             segment.clone()
@@ -86,15 +86,14 @@ impl Shared {
     pub(super) fn find_space(&self, core: &mut Core) -> bool {
         let finished = core.active.as_ref().is_none_or(|active| {
             let inner = lock(&self.inner);
-            active.offset > active.start
-                && inner.segments.last().is_some_and(|segment| segment.unsettled() == 0)
+            active.offset > active.start && inner.segments.last().is_some_and(Segment::is_finished)
         });
         let first_sequence = core.next_sequence;
         if finished {
             // Those that the checkpoint will not list: what is settled after it was made is not in it.
             let dead: Vec<Segment> = {
                 let inner = lock(&self.inner);
-                inner.segments.iter().filter(|segment| segment.unsettled() == 0).cloned().collect()
+                inner.segments.iter().filter(|segment| segment.is_finished()).cloned().collect()
             };
             if self.start_segment_for_sure(core, first_sequence).is_ok() {
                 self.remove_segments(&dead);
@@ -336,7 +335,7 @@ impl Shared {
         next_sequence: u64,
     ) {
         let inner = lock(&self.inner);
-        let others = inner.segments.iter().filter(|each| each.number != number && each.unsettled() > 0);
+        let others = inner.segments.iter().filter(|each| each.number != number && !each.is_finished());
         let list = |segment: &Segment| Listed {
             number: segment.number,
             first_sequence: segment.first_sequence,
@@ -476,12 +475,17 @@ impl Shared {
         }
     }
 
+    /// Never one without a footer: somebody may be about to write it, and would do so whatever the file is by then.
     fn worth_keeping(&self, segment: &Segment, path: &std::path::Path, kept: usize) -> Option<(String, u64)> {
         let (wanted, spares) = {
             let inner = lock(&self.inner);
             (inner.capacity / 2, inner.spares.len() + kept)
         };
-        if self.kind != FsKind::InPlace || segment.merged || spares >= self.options.spares_max {
+        if self.kind != FsKind::InPlace
+            || segment.merged
+            || !segment.footer
+            || spares >= self.options.spares_max
+        {
             return None;
         }
         let length = self.fs.open(path, false).and_then(|file| file.len()).ok()?;

@@ -32,6 +32,9 @@ pub(super) const LOCATOR: u64 = 32;
 /// A footer that claims more is none: nothing is allocated for it.
 const LENGTH_MAX: u64 = 1 << 28;
 
+/// The smallest row.
+const ROW_MIN: usize = 25;
+
 type Set = SmallVec<[QueueId; 2]>;
 
 /// What a queue has in a segment, settled or not.
@@ -352,7 +355,7 @@ impl Footer {
     pub(crate) fn decode_rows(&self, bytes: &[u8]) -> Result<Vec<Row>, DecodeError> {
         let mut reader = Reader::new(bytes);
         let mut at = Cursor::default();
-        let mut rows = Vec::with_capacity((self.rows as usize).min(bytes.len()));
+        let mut rows = Vec::with_capacity((self.rows as usize).min(bytes.len() / ROW_MIN));
         for _ in 0..self.rows {
             let position = reader.position();
             let impossible = || DecodeError::Impossible(position);

@@ -13,7 +13,7 @@ use crate::log::RetryState;
 use crate::queue::{QueueId, Runs};
 
 /// The version of everything in this file.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 /// The oldest version that is read.
 pub(crate) const FORMAT_MIN: u32 = 0;
 pub(crate) const SEGMENT_HEADER: u64 = 64;
@@ -257,7 +257,8 @@ pub(crate) fn records(header: &BatchHeader, batch: &[u8]) -> Result<Vec<RecordHe
         }
         if kind.is_entry() {
             for _ in 0..reader.varint()? {
-                targets.push((reader.varint()? as QueueId, reader.varint()?));
+                let queue = QueueId::try_from(reader.varint()?).map_err(|_| DecodeError::Impossible(at))?;
+                targets.push((queue, reader.varint()?));
             }
         }
         records.push(RecordHeader { kind, sequence, start, length, crc, targets });

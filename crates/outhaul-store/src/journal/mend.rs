@@ -26,13 +26,14 @@ impl Recovery<'_> {
         report: &mut OpenReport,
     ) -> Result<(), StoreError> {
         let name = Segment::file_name(found.segment.number);
-        let (offset, end) = (bad.offset, bad.end);
-        // What is behind the end of the file cannot be moved anywhere.
-        let there = Bad { offset, end: end.min(found.length).max(offset), reason: bad.reason };
+        let Bad { offset, end, reason, unreadable } = *bad;
+        // What is behind the end of the file cannot be moved anywhere, nor what the disk cannot read.
+        let there = Bad { offset, end: end.min(found.length).max(offset), reason, unreadable };
         let nothing = there.end == offset;
-        let quarantined = if nothing { None } else { self.quarantine(&name, &*found.file, &there)? };
+        let quarantined =
+            if nothing || unreadable { None } else { self.quarantine(&name, &*found.file, &there)? };
         if (quarantined.is_some() || nothing)
-            && !(keep || self.read_only)
+            && !(keep || self.read_only || unreadable)
             && let Ok(length) = u32::try_from(end - offset)
             && length as usize >= BATCH_HEADER
         {
@@ -71,7 +72,7 @@ impl Recovery<'_> {
             let (offset, length) = (broken.offset, broken.length);
             let quarantined = match self.verify {
                 true => {
-                    let bad = Bad { offset, end: offset + length, reason: "" };
+                    let bad = Bad { offset, end: offset + length, reason: "", unreadable: false };
                     self.quarantine(&file, &*each.file, &bad)?
                 }
                 false => None,
@@ -95,7 +96,8 @@ impl Recovery<'_> {
 
     pub(super) fn mend_header(&self, found: &Found, report: &mut OpenReport) -> Result<(), StoreError> {
         let Segment { number, salt, base, first_sequence, merged, .. } = found.segment;
-        let bad = Bad { offset: 0, end: SEGMENT_HEADER, reason: "a segment header that was overwritten" };
+        let reason = "a segment header that was overwritten";
+        let bad = Bad { offset: 0, end: SEGMENT_HEADER, reason, unreadable: false };
         let file = Segment::file_name(number);
         let quarantined = self.quarantine(&file, &*found.file, &bad)?;
         if quarantined.is_some() {
@@ -127,7 +129,7 @@ impl Recovery<'_> {
         reason: &'static str,
         report: &mut OpenReport,
     ) -> Result<(), StoreError> {
-        let bad = Bad { offset: 0, end: length, reason };
+        let bad = Bad { offset: 0, end: length, reason, unreadable: false };
         let name = Segment::file_name(number);
         let quarantined = self.quarantine(&name, file, &bad)?;
         if quarantined.is_some() {

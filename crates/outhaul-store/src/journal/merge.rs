@@ -15,7 +15,7 @@ use super::format::{
 };
 use super::read::read_row;
 use super::recover::UNFINISHED;
-use super::scan::{Scanner, Step};
+use super::scan::{Scanner, Step, unreadable};
 use super::segment::Segment;
 use super::survey::{MergedNote, survey};
 use super::turn::Reply;
@@ -156,7 +156,7 @@ impl Shared {
             ..Segment::default()
         };
         let read = survey(&*target.file, &merged, Some(target.offset), target.offset, |_| true);
-        let read = read.map_err(failed("read"))?.filter(|survey| survey.bad.is_empty());
+        let read = read.map_err(failed("read"))?.filter(|survey| survey.bad.is_empty() && !survey.unreadable);
         let survey = read.ok_or_else(|| failed("read back")(io::ErrorKind::InvalidData.into()))?;
         survey.footer.write(&survey.rows, salt, &*target.file).map_err(failed("write"))?;
         target.file.sync().map_err(failed("sync"))?;
@@ -223,6 +223,10 @@ impl Shared {
                     return self.copy_damaged(segment, &*file, (offset, end), target).map_err(failed("copy"));
                 }
             };
+            if scanner.met_unreadable() {
+                // Whole some other time, perhaps.
+                return Err(failed("read")(unreadable()));
+            }
             let batch = scanner.batch();
             let nonsense = |_| failed("merge")(io::ErrorKind::InvalidData.into());
             for record in format::records(&header, batch).map_err(nonsense)? {
@@ -231,7 +235,7 @@ impl Shared {
                 }
                 let wanted: Targets = {
                     let queues = self.queues.lock();
-                    let wants = |id| queues.get(id).wants(record.sequence);
+                    let wants = |id| queues.wants(id, record.sequence);
                     record.targets.iter().copied().filter(|&(id, _)| wants(id)).collect()
                 };
                 if !wanted.is_empty() {

@@ -11,7 +11,7 @@ use outhaul_event::{Event, TargetName, Uid};
 
 use super::footer::{Footer, Row};
 use super::format::{self, FLAG_HOLE, SEGMENT_HEADER, StoredEvent};
-use super::scan::{Scanner, Step};
+use super::scan::{Scanner, Step, readable};
 use super::segment::Segment;
 use super::{Shared, lock};
 use crate::error::StoreError;
@@ -184,9 +184,9 @@ impl Shared {
             reason: "bytes that are no batch".to_owned(),
             quarantined: None,
         });
-        let footer = Footer::read(file, segment.salt, file.len()?)?;
+        let footer = readable(Footer::read(file, segment.salt, file.len()?))?.flatten();
         let Some(footer) = footer.filter(|footer| footer.end == segment.end) else { return Ok(false) };
-        let Some(rows) = footer.rows(file)? else { return Ok(false) };
+        let Some(rows) = readable(footer.rows(file))?.flatten() else { return Ok(false) };
         let before = footer.totals.iter().find(|total| total.queue == wanted.id).map(|total| total.previous);
         let mut previous = before.unwrap_or(0);
         let id = wanted.id;
@@ -205,7 +205,7 @@ impl Shared {
 
     /// Reads where the batches of a sealed segment are, once; returns the offset to start from.
     fn load_index(&self, segment: &Segment, file: &dyn File, from: u64) -> io::Result<u64> {
-        let footer = Footer::read(file, segment.salt, file.len()?)?;
+        let footer = readable(Footer::read(file, segment.salt, file.len()?))?.flatten();
         let index =
             footer.filter(|footer| footer.end == segment.end).map_or(Vec::new(), |footer| footer.index);
         let mut own = segment.clone();
@@ -251,10 +251,10 @@ impl Shared {
 
 /// The bytes where an entry's body is, if its batch was not compressed: whole, or what is there.
 pub(super) fn read_row(file: &dyn File, row: &Row) -> io::Result<Result<Bytes, Bytes>> {
-    const BODY_MAX: u64 = 1 << 28;
-    let mut body = vec![0; row.length.min(BODY_MAX) as usize];
-    let read = file.read_at(&mut body, row.batch.saturating_add(row.start))?;
-    body.truncate(read);
+    let at = row.batch.saturating_add(row.start);
+    let mut body = vec![0; row.length.min(file.len()?.saturating_sub(at)) as usize];
+    let read = readable(file.read_at(&mut body, at))?;
+    body.truncate(read.unwrap_or(0));
     let whole = body.len() as u64 == row.length && crc32c::crc32c(&body) == row.crc;
     Ok(if whole { Ok(body.into()) } else { Err(body.into()) })
 }

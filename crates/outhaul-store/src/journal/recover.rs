@@ -29,7 +29,7 @@ use super::footer::{Footer, Row};
 use super::format::{self, FLAG_CLEAN, FORMAT, FORMAT_MIN, Kind, SEGMENT_HEADER, SegmentHeader};
 use super::mark::{END, EndMark};
 use super::progress::OpenWatch;
-use super::scan::{Scanner, Step};
+use super::scan::{self, Scanner, Step, readable};
 use super::segment::Segment;
 use super::survey::{Control, Cut, MergedNote, Survey, find_end, first_record, read_checkpoint, survey};
 use crate::error::StoreError;
@@ -105,8 +105,9 @@ impl Recovery<'_> {
         self.unfinished(&mut out)?;
         self.missing(&mut found, &mut out);
         found.sort_by_key(|each| each.segment.first_sequence);
-        for each in &mut found {
-            self.count(each, &mut out)?;
+        let firsts: Vec<u64> = found.iter().map(|each| each.segment.first_sequence).collect();
+        for (at, each) in found.iter_mut().enumerate() {
+            self.count(each, firsts.get(at + 1).copied(), &mut out)?;
         }
         cover_gaps(&mut out.queues, &out.segments);
         out.queues.landed(out.clean);
@@ -165,9 +166,11 @@ impl Recovery<'_> {
             let path = self.dir.join(&name);
             let file = self.fs.open(&path, false).map_err(StoreError::io("open", &path))?;
             let mut head = [0; SEGMENT_HEADER as usize];
-            let read = file.read_at(&mut head, 0).map_err(StoreError::io("read", &path))?;
-            let header = SegmentHeader::decode(&head[..read]);
+            let read = readable(file.read_at(&mut head, 0)).map_err(StoreError::io("read", &path))?;
+            let header = SegmentHeader::decode(&head[..read.unwrap_or(0)]);
             let twin = header.is_some_and(|header| found.iter().any(|each| each.segment.salt == header.salt));
+            // Nothing is worth less than a spare that cannot be read.
+            let twin = twin || read.is_none();
             if !twin {
                 spares.push((name, file.len().map_err(StoreError::io("read", &path))?));
             } else if !self.read_only {
@@ -192,7 +195,7 @@ impl Recovery<'_> {
             }
             let SegmentHeader { salt, base, first_sequence, merged, .. } = header;
             let segment = Segment { number, salt, base, first_sequence, merged, ..Segment::default() };
-            let there = Footer::read(&**file, salt, length)?;
+            let there = readable(Footer::read(&**file, salt, length))?.flatten();
             let (footer, old) = match self.verify {
                 true => (None, there),
                 false => (there, None),
@@ -258,7 +261,8 @@ impl Recovery<'_> {
             return Ok(());
         }
         let cut = find_end(&*newest.file, &newest.segment, newest.length);
-        let Cut { end, confirmed, torn, stale } = cut.map_err(StoreError::io("read", &path))?;
+        let Cut { end, confirmed, torn, stale, unreadable } = cut.map_err(StoreError::io("read", &path))?;
+        self.must_be_readable(unreadable, &path)?;
         newest.segment.end = end;
         report.torn_bytes += torn;
         if !self.read_only {
@@ -271,6 +275,14 @@ impl Recovery<'_> {
             newest.file.sync().map_err(StoreError::io("sync", &path))?;
         }
         Ok(())
+    }
+
+    /// The state of the log is not guessed: what is written from here on would be built upon it.
+    fn must_be_readable(&self, unreadable: bool, path: &Path) -> Result<(), StoreError> {
+        match unreadable && !self.read_only {
+            true => Err(StoreError::io("read", path)(scan::unreadable())),
+            false => Ok(()),
+        }
     }
 
     /// Reports that the newest segment is missing, or shorter than it was behind a clean end.
@@ -304,6 +316,8 @@ impl Recovery<'_> {
             }
             self.survey(found, at)?;
             from = at;
+            let unreadable = found[at].survey.as_ref().is_some_and(|survey| survey.unreadable);
+            self.must_be_readable(unreadable, &found[at].segment.path(self.dir))?;
             let control = found[at].survey.iter().flat_map(|survey| &survey.control);
             if control.into_iter().any(|each| matches!(each, Control::Record(Kind::Checkpoint, _))) {
                 break;
@@ -411,8 +425,8 @@ impl Recovery<'_> {
         }
     }
 
-    /// Counts what waits in a segment.
-    fn count(&self, each: &mut Found, out: &mut Recovered) -> Result<(), StoreError> {
+    /// Counts what waits in a segment; `next` is the first sequence of the one behind it.
+    fn count(&self, each: &mut Found, next: Option<u64>, out: &mut Recovered) -> Result<(), StoreError> {
         let path = each.segment.path(self.dir);
         if each.footer.is_none() && each.survey.is_none() {
             let end = (each.segment.end > 0).then_some(each.segment.end);
@@ -420,17 +434,23 @@ impl Recovery<'_> {
         }
         let counted = match (&each.footer, &each.survey) {
             (Some(footer), None) => {
-                let rows = || footer.rows(&*each.file);
+                let rows = || Ok(readable(footer.rows(&*each.file))?.flatten());
                 count(&mut out.queues, &mut each.segment, footer, rows)
                     .map_err(StoreError::io("read", &path))?
             }
             _ => false,
         };
         if !counted {
-            let survey = match each.survey.take() {
+            let mut survey = match each.survey.take() {
                 Some(survey) => survey,
                 None => self.survey_one(each, each.footer.as_ref().map(|footer| footer.end))?,
             };
+            if survey.unreadable {
+                // What could not be read at its end is not settled for that.
+                let end = &mut survey.footer.end_sequence;
+                *end = next.unwrap_or(*end).max(*end);
+                each.segment.pinned = true;
+            }
             let known = self.better_than(each, &survey).map_err(StoreError::io("read", &path))?;
             let counted = match &known {
                 Some(known) => count(&mut out.queues, &mut each.segment, known, || known.rows(&*each.file)),
@@ -468,7 +488,7 @@ impl Recovery<'_> {
 
     /// Gives a segment the footer it lacks. It is a convenience: a disk that has no room for it is no obstacle.
     fn write_footer(&self, each: &mut Found, survey: &Survey) {
-        if self.read_only {
+        if self.read_only || survey.unreadable {
             // The index is in memory alone.
             each.segment.set_index(survey.footer.index.clone());
             return;
@@ -516,8 +536,9 @@ fn merged_note(file: &dyn File, salt: Option<u64>, length: u64) -> io::Result<Op
 }
 
 fn has_batch(file: &dyn File, salt: Option<u64>, length: u64) -> io::Result<bool> {
-    let step = Scanner::new(file, salt, SEGMENT_HEADER, length).step()?;
-    Ok(matches!(step, Step::Batch { .. } | Step::Bad { .. }))
+    let mut scanner = Scanner::new(file, salt, SEGMENT_HEADER, length);
+    let found = matches!(scanner.step()?, Step::Batch { .. } | Step::Bad { .. });
+    if found || !scanner.met_unreadable() { Ok(found) } else { Err(scan::unreadable()) }
 }
 
 fn restore(out: &mut Recovered, checkpoint: Checkpoint) {
@@ -528,10 +549,9 @@ fn restore(out: &mut Recovered, checkpoint: Checkpoint) {
     out.removed.clear();
     out.queues = Queues::default();
     for each in checkpoint.queues {
-        let id = out.queues.len() as QueueId;
+        let id = each.number;
         let removed = each.name.is_none();
-        let Some(name) = each.name.or_else(|| placeholder(id)) else { return };
-        out.queues.add(name);
+        declare(&mut out.queues, id, each.name);
         let queue = out.queues.get_mut(id);
         (queue.label, queue.last) = (each.label, each.last);
         (queue.settled, queue.retries) = (each.settled, each.retries);
@@ -602,27 +622,24 @@ fn apply(out: &mut Recovered, control: &Control, format: u32) -> Result<(), Deco
 }
 
 fn queue_id(reader: &mut Reader<'_>) -> Result<QueueId, DecodeError> {
-    QueueId::try_from(reader.varint()?).ok().filter(|&id| id < QUEUES_MAX).ok_or(DecodeError::Impossible(0))
+    QueueId::try_from(reader.varint()?).map_err(|_| DecodeError::Impossible(0))
 }
 
-/// A record that names a higher one is nonsense: nothing is allocated for it.
-const QUEUES_MAX: QueueId = 1 << 20;
-
-/// The name of a queue whose own was lost to damage: its entries stay.
+/// The name of a queue whose own was lost.
 fn placeholder(id: QueueId) -> Option<TargetName> {
     TargetName::new(&format!("lost-{id}")).ok()
 }
 
-/// Has a queue under a number.
+/// Has a queue under a number. One whose name was lost to damage gets another: its entries stay.
 fn declare(queues: &mut Queues, id: QueueId, name: Option<TargetName>) {
-    while queues.len() <= id as usize {
-        let next = queues.len() as QueueId;
-        let name = name.clone().filter(|_| next == id).or_else(|| placeholder(next));
-        let Some(name) = name else { return };
-        queues.add(name);
-    }
-    if let Some(name) = name {
-        queues.rename(id, name);
+    match name {
+        Some(name) if queues.contains(id) => queues.rename(id, name),
+        None if queues.contains(id) => {}
+        name => {
+            if let Some(name) = name.or_else(|| placeholder(id)) {
+                queues.declare(id, name);
+            }
+        }
     }
 }
 
@@ -646,12 +663,11 @@ fn count(
     footer: &Footer,
     rows: impl FnOnce() -> io::Result<Option<Vec<Row>>>,
 ) -> io::Result<bool> {
-    let totals = || footer.totals.iter().filter(|total| total.queue < QUEUES_MAX);
     let (first, end) = (footer.first_sequence, footer.end_sequence);
     let last = end.saturating_sub(1).max(first);
-    totals().for_each(|total| declare(queues, total.queue, None));
+    footer.totals.iter().for_each(|total| declare(queues, total.queue, None));
     let overlap = |queues: &Queues, id| queues.get(id).settled.overlap(first, last);
-    let rows = match totals().any(|total| overlap(queues, total.queue) == Overlap::Part) {
+    let rows = match footer.totals.iter().any(|total| overlap(queues, total.queue) == Overlap::Part) {
         false => Vec::new(),
         true => match rows()? {
             Some(rows) => rows,
@@ -660,8 +676,8 @@ fn count(
     };
     (segment.end, segment.end_sequence) = (footer.end, end);
     segment.footer = true;
-    segment.stored_bytes = totals().map(|total| total.bytes).sum();
-    for total in totals() {
+    segment.stored_bytes = footer.totals.iter().map(|total| total.bytes).sum();
+    for total in &footer.totals {
         let id = total.queue;
         let (mut entries, mut bytes) = (0, 0);
         match overlap(queues, id) {
@@ -682,3 +698,7 @@ fn count(
     }
     Ok(true)
 }
+
+#[cfg(all(test, feature = "testkit"))]
+#[expect(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+mod tests;

@@ -13,6 +13,23 @@ const PIECE: usize = 4096;
 /// The error of a disk that cannot read: 5 on every Unix.
 const EIO: i32 = 5;
 
+/// The error of a place that the disk cannot read.
+pub(crate) fn unreadable() -> io::Error {
+    io::Error::from_raw_os_error(EIO)
+}
+
+pub(crate) fn is_unreadable(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(EIO)
+}
+
+/// None where the disk cannot read.
+pub(crate) fn readable<T>(read: io::Result<T>) -> io::Result<Option<T>> {
+    match read {
+        Err(error) if is_unreadable(&error) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 /// A stretch of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -40,19 +57,32 @@ pub(crate) struct Scanner<'a> {
     batch: (usize, usize),
     /// The batch with its bodies decompressed, if they were compressed.
     plain: Option<Vec<u8>>,
+    /// What the disk could not read, in the order in which it was met.
+    unreadable: Vec<(u64, u64)>,
 }
 
 impl<'a> Scanner<'a> {
     /// Scans from an offset at which a batch starts up to `end`. Without a salt any batch is taken.
     pub(crate) fn new(file: &'a dyn File, salt: Option<u64>, offset: u64, end: u64) -> Self {
         let (buffer, buffer_start, ahead) = (Vec::new(), 0, offset + CHUNK as u64);
-        Self { file, salt, offset, end, buffer, buffer_start, ahead, batch: (0, 0), plain: None }
+        let (batch, plain, unreadable) = ((0, 0), None, Vec::new());
+        Self { file, salt, offset, end, buffer, buffer_start, ahead, batch, plain, unreadable }
     }
 
     /// The bytes of the batch that the last step returned, decompressed. Of one whose bodies cannot be decompressed
     /// there are header and meta alone.
     pub(crate) fn batch(&self) -> &[u8] {
         self.plain.as_deref().unwrap_or_else(|| self.stored())
+    }
+
+    /// Whether the disk could not read some of this stretch: what is there is not known to be damaged.
+    pub(crate) fn is_unreadable(&self, offset: u64, end: u64) -> bool {
+        self.unreadable.iter().any(|&(from, to)| from < end && offset < to)
+    }
+
+    /// Whether there was anything that the disk could not read.
+    pub(crate) fn met_unreadable(&self) -> bool {
+        !self.unreadable.is_empty()
     }
 
     fn stored(&self) -> &[u8] {
@@ -123,22 +153,34 @@ impl<'a> Scanner<'a> {
         Ok(None)
     }
 
-    /// Fills the buffer where the disk cannot read all of it: what it cannot is zeros, which are no batch.
-    fn read_around(&mut self, offset: u64) -> io::Result<usize> {
-        let mut done = 0;
+    /// Fills the buffer where the disk cannot read all of it: what it cannot is zeros, which are no batch. Where it
+    /// cannot read anything at all, the fault is no bad place in the file.
+    fn read_around(&mut self, offset: u64, error: io::Error) -> io::Result<usize> {
+        let (mut done, mut any) = (0, false);
         for piece in self.buffer.chunks_mut(PIECE) {
             let wanted = piece.len();
             let read = match self.file.read_at(piece, offset + done as u64) {
-                Err(error) if error.raw_os_error() == Some(EIO) => {
+                Err(error) if is_unreadable(&error) => {
                     piece.fill(0);
+                    let (from, end) = (offset + done as u64, offset + (done + wanted) as u64);
+                    match self.unreadable.last_mut().filter(|last| (last.0..=last.1).contains(&from)) {
+                        Some(last) => last.1 = last.1.max(end),
+                        None => self.unreadable.push((from, end)),
+                    }
                     wanted
                 }
-                read => read?,
+                read => {
+                    any = true;
+                    read?
+                }
             };
             done += read;
             if read < wanted {
                 break;
             }
+        }
+        if !any && self.file.read_at(&mut [0; 8], 0).is_err() {
+            return Err(error);
         }
         Ok(done)
     }
@@ -161,7 +203,7 @@ impl<'a> Scanner<'a> {
             self.read_ahead(offset);
             self.buffer.resize(want, 0);
             let read = match self.file.read_at(&mut self.buffer, offset) {
-                Err(error) if error.raw_os_error() == Some(EIO) => self.read_around(offset)?,
+                Err(error) if is_unreadable(&error) => self.read_around(offset, error)?,
                 read => read?,
             };
             self.buffer.truncate(read);

@@ -36,6 +36,8 @@ pub(crate) struct Segment {
     pub(super) index: Index,
     /// Bytes of all that was in it at open, counted once for every queue.
     pub(crate) stored_bytes: u64,
+    /// The disk could not read all of it: what is missing may still be there.
+    pub(crate) pinned: bool,
     /// Its removal is under way.
     pub(crate) going: bool,
     pub(super) waiting: Vec<Tally>,
@@ -98,6 +100,11 @@ impl Segment {
     /// Entries, over all queues, that are not settled.
     pub(crate) fn unsettled(&self) -> u64 {
         self.waiting.iter().map(|tally| tally.entries).sum()
+    }
+
+    /// Whether nothing in it is of use to anybody.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.unsettled() == 0 && !self.pinned
     }
 
     /// Bytes of what waits, counted once for every queue.

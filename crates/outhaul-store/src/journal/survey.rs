@@ -12,7 +12,7 @@ use super::format::{
     self, BATCH_HEADER, BatchHeader, FLAG_CLEAN, FLAG_COMPRESSED, FLAG_HOLE, Kind, RecordHeader,
     SEGMENT_HEADER, StoredEvent,
 };
-use super::scan::{Scanner, Step};
+use super::scan::{Scanner, Step, unreadable};
 use super::segment::Segment;
 use crate::fs::File;
 
@@ -22,6 +22,8 @@ pub(super) struct Bad {
     pub(super) offset: u64,
     pub(super) end: u64,
     pub(super) reason: &'static str,
+    /// The disk cannot read it, so nobody knows whether it is damaged: it stays as it is.
+    pub(super) unreadable: bool,
 }
 
 /// A record that is no entry, or the position that an entry carries.
@@ -41,6 +43,8 @@ pub(super) struct Survey {
     /// Records in valid batches whose own bytes do not verify; those that are entries are read as unreadable.
     pub(super) broken: Vec<Broken>,
     pub(super) clean: bool,
+    /// The disk could not read all of it: what is missing may be there another time.
+    pub(super) unreadable: bool,
 }
 
 impl Survey {
@@ -58,6 +62,8 @@ pub(super) struct Broken {
     pub(super) sequence: u64,
 }
 
+const UNREADABLE: &str = "the disk cannot read it; nothing is known of it before it can";
+
 /// Where the newest segment ends.
 #[derive(Debug, Default)]
 pub(super) struct Cut {
@@ -68,6 +74,8 @@ pub(super) struct Cut {
     pub(super) torn: u64,
     /// Valid batches behind it, which never were acknowledged: they must not read as valid later.
     pub(super) stale: Vec<u64>,
+    /// The disk could not read all of it, so the end is a guess.
+    pub(super) unreadable: bool,
 }
 
 /// Finds the end of the segment that was written to last: the highest `synced_to` divides damage from what was never
@@ -90,14 +98,18 @@ pub(super) fn find_end(file: &dyn File, segment: &Segment, length: u64) -> io::R
         }
     };
     let confirmed = synced.saturating_sub(segment.base);
+    let mut unreadable = scanner.met_unreadable();
     for (at, &(offset, after, hole, valid)) in steps.iter().enumerate() {
-        if segment.base + offset < synced || hole || (valid && is_whole(file, segment, offset, after)?) {
+        if segment.base + offset < synced
+            || hole
+            || (valid && is_whole(file, segment, offset, after, &mut unreadable)?)
+        {
             continue;
         }
         let stale = steps[at + 1..].iter().filter(|step| step.3).map(|step| step.0).collect();
-        return Ok(Cut { end: offset, confirmed, torn: end - offset + torn_tail, stale });
+        return Ok(Cut { end: offset, confirmed, torn: end - offset + torn_tail, stale, unreadable });
     }
-    Ok(Cut { end, confirmed, torn: torn_tail, stale: Vec::new() })
+    Ok(Cut { end, confirmed, torn: torn_tail, stale: Vec::new(), unreadable })
 }
 
 /// How much of a write is there that has a beginning and no end.
@@ -108,9 +120,17 @@ fn torn_length(file: &dyn File, offset: u64, length: u64) -> io::Result<u64> {
     Ok(header.map_or(0, |header| header.length().min(length - offset)))
 }
 
-fn is_whole(file: &dyn File, segment: &Segment, offset: u64, end: u64) -> io::Result<bool> {
+fn is_whole(
+    file: &dyn File,
+    segment: &Segment,
+    offset: u64,
+    end: u64,
+    unreadable: &mut bool,
+) -> io::Result<bool> {
     let mut scanner = Scanner::new(file, Some(segment.salt), offset, end);
-    let Step::Batch { header, .. } = scanner.step()? else { return Ok(false) };
+    let step = scanner.step()?;
+    *unreadable |= scanner.met_unreadable();
+    let Step::Batch { header, .. } = step else { return Ok(false) };
     let batch = scanner.batch();
     Ok(format::records(&header, batch)
         .is_ok_and(|records| records.iter().all(|record| record.body(batch).is_some())))
@@ -149,12 +169,17 @@ pub(super) fn survey(
                     }
                     Err(_) => {
                         let end = offset + header.length();
-                        out.bad.push(Bad { offset, end, reason: "a batch whose records make no sense" });
+                        let reason = "a batch whose records make no sense";
+                        out.bad.push(Bad { offset, end, reason, unreadable: false });
                     }
                 }
             }
             Step::Bad { offset, end } => {
-                out.bad.push(Bad { offset, end, reason: "bytes that are no batch" });
+                let (reason, unreadable) = match scanner.is_unreadable(offset, end) {
+                    true => (UNREADABLE, true),
+                    false => ("bytes that are no batch", false),
+                };
+                out.bad.push(Bad { offset, end, reason, unreadable });
             }
             Step::End { offset } => break offset,
             Step::Tail { offset, .. } => break offset,
@@ -162,12 +187,15 @@ pub(super) fn survey(
     };
     if let Some(end) = end.filter(|&end| end > reached) {
         // One stretch, whatever of it is there: no batch is shorter than what can be made a hole.
+        let unreadable = scanner.is_unreadable(reached, limit);
         let reason = match end > file_length {
+            _ if unreadable => UNREADABLE,
             true => "the file is shorter than what was written to it",
             false => "bytes that are no batch, at the end of a sealed file",
         };
-        out.bad.push(Bad { offset: reached, end, reason });
+        out.bad.push(Bad { offset: reached, end, reason, unreadable });
     }
+    out.unreadable = scanner.met_unreadable();
     let end = end.unwrap_or(reached);
     (out.footer, out.rows) = builder.finish(segment.first_sequence, end, 0);
     Ok(Some(out))
@@ -226,11 +254,18 @@ pub(super) fn first_record(
     let mut scanner = Scanner::new(file, salt, offset, length);
     let header = match scanner.step()? {
         Step::Batch { offset: at, header } if at == offset => header,
+        // It may well be there.
+        _ if scanner.met_unreadable() => return Err(unreadable()),
         _ => return Ok(None),
     };
     let Ok(records) = format::records(&header, scanner.batch()) else { return Ok(None) };
     let first = records.first().filter(|record| record.kind == kind);
-    Ok(first.and_then(|record| record.body(scanner.batch())).map(|body| (header, body.to_vec())))
+    let body = first.map(|record| record.body(scanner.batch()).ok_or_else(|| scanner.met_unreadable()));
+    match body {
+        Some(Err(true)) => Err(unreadable()),
+        Some(Ok(body)) => Ok(Some((header, body.to_vec()))),
+        Some(Err(false)) | None => Ok(None),
+    }
 }
 
 /// What a merged segment says of itself, in its first record.

@@ -167,12 +167,17 @@ impl Shared {
         }
     }
 
-    /// Gives the last segment of a log that is being closed its footer.
+    /// Gives the last segment of a log that is being closed its footer, and those that the thread did not come to.
     pub(super) fn seal(&self, core: &mut Core, checkpoint: u64) {
-        let number = lock(&self.inner).segments.last().map(|segment| segment.number);
-        if let Some(number) = number.filter(|_| core.active.is_some()) {
-            let footer = core.active.as_mut().and_then(|active| active.footer.take());
-            self.write_footer(number, checkpoint, footer);
+        let Some(active) = &mut core.active else { return };
+        let footer = active.footer.take();
+        let unsealed = |segment: &&Segment| !segment.footer && !segment.going;
+        let mut numbers: Vec<u64> =
+            lock(&self.inner).segments.iter().filter(unsealed).map(|segment| segment.number).collect();
+        let last = numbers.pop();
+        numbers.into_iter().for_each(|number| self.write_footer(number, 0, None));
+        if let Some(last) = last {
+            self.write_footer(last, checkpoint, footer);
         }
     }
 
@@ -194,7 +199,7 @@ impl Shared {
             };
             let Some(mut survey) = read else { return Ok(None) };
             survey.footer.checkpoint = checkpoint;
-            if survey.bad.is_empty() {
+            if survey.bad.is_empty() && !survey.unreadable {
                 // What was prepared and is not needed goes back to the disk.
                 if segment.end < length / 2 {
                     file.set_len(segment.end)?;
@@ -219,7 +224,7 @@ impl Shared {
                 }
                 let mut inner = lock(&self.inner);
                 if let Some(segment) = inner.segments.iter_mut().find(|each| each.number == number) {
-                    segment.footer = survey.bad.is_empty();
+                    segment.footer = survey.bad.is_empty() && !survey.unreadable;
                     segment.set_index(survey.footer.index);
                 }
             }

@@ -105,7 +105,8 @@ struct Counters {
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
     by_name: HashMap<TargetName, QueueId>,
-    list: Vec<Queue>,
+    /// No dense list: a number that a damaged log makes up costs one queue, whatever it is.
+    list: BTreeMap<QueueId, Queue>,
 }
 
 /// The queues behind their lock. Nothing that waits is done under it.
@@ -203,31 +204,48 @@ impl Queues {
     }
 
     pub(crate) fn get(&self, id: QueueId) -> &Queue {
-        &self.list[id as usize]
+        &self.list[&id]
     }
 
     pub(crate) fn get_mut(&mut self, id: QueueId) -> &mut Queue {
-        &mut self.list[id as usize]
+        self.list.get_mut(&id).expect("a queue's number")
+    }
+
+    /// Whether a queue wants an entry; of one that nobody declared it is not known, so it does.
+    pub(crate) fn wants(&self, id: QueueId, sequence: u64) -> bool {
+        self.list.get(&id).is_none_or(|queue| queue.wants(sequence))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (QueueId, &Queue)> {
-        (0..).zip(&self.list)
+        self.list.iter().map(|(&id, queue)| (id, queue))
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (QueueId, &mut Queue)> {
-        (0..).zip(&mut self.list)
+        self.list.iter_mut().map(|(&id, queue)| (id, queue))
     }
 
     pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Adds a queue under the next number, as recovery and `attach` do.
+    /// Adds a queue under the next number.
     pub(crate) fn add(&mut self, name: TargetName) -> QueueId {
-        let id = self.list.len() as QueueId;
+        let next = self.list.last_key_value().map_or(Some(0), |(&last, _)| last.checked_add(1));
+        // A damaged log may have used up the last number.
+        let id = next.or_else(|| (0..).find(|id| !self.list.contains_key(id))).unwrap_or_default();
+        self.declare(id, name);
+        id
+    }
+
+    pub(crate) fn contains(&self, id: QueueId) -> bool {
+        self.list.contains_key(&id)
+    }
+
+    /// Adds a queue under its number, as recovery does.
+    pub(crate) fn declare(&mut self, id: QueueId, name: TargetName) {
         self.by_name.insert(name.clone(), id);
         let settings = QueueSettings::default();
-        self.list.push(Queue {
+        let queue = Queue {
             name,
             label: String::new(),
             settled: Runs::default(),
@@ -248,8 +266,8 @@ impl Queues {
             durable: watch::Sender::new(0),
             announced: 0,
             unwritten: Unwritten::default(),
-        });
-        id
+        };
+        self.list.insert(id, queue);
     }
 
     /// Takes a removed queue's name away.
@@ -262,7 +280,7 @@ impl Queues {
 
     /// Nothing is being delivered at an open. If the end was not in order, what was has one crash more.
     pub(crate) fn landed(&mut self, clean: bool) {
-        for queue in &mut self.list {
+        for queue in self.list.values_mut() {
             for sequence in std::mem::take(&mut queue.in_flight) {
                 if !clean && sequence <= queue.last && !queue.settled.contains(sequence) {
                     *queue.crashes.entry(sequence).or_default() += 1;
@@ -454,7 +472,7 @@ impl Queues {
     }
 
     pub(crate) fn stats(&self) -> Vec<QueueStats> {
-        let mut all: Vec<_> = self.list.iter().filter(|queue| !queue.removed).map(Queue::stats).collect();
+        let mut all: Vec<_> = self.list.values().filter(|queue| !queue.removed).map(Queue::stats).collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
         all
     }

@@ -160,8 +160,11 @@ impl Shared {
         }
         if work == Work::Due {
             self.note_when_due(&mut core);
-        } else if work == Work::Last || taken.note_now {
-            self.note(&mut core, work == Work::Last);
+        } else if work == Work::Last {
+            self.note(&mut core, true);
+        }
+        if taken.note_now && work != Work::Last {
+            self.note_flight();
         }
         let flushed = synced.and(removed);
         for reply in taken.flushes {

@@ -121,6 +121,17 @@ impl Medium for SpoolFailed {
         self.run(Inner::repair).await
     }
 
+    async fn there(&self, records: &[Record]) -> Vec<bool> {
+        let records = records.to_vec();
+        let count = records.len();
+        let gone = |inner: &Inner, record: &Record| {
+            let stat = inner.fs.stat(&inner.path(&record.slot()));
+            stat.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        let told = self.run(move |inner| Ok(records.iter().map(|record| !gone(inner, record)).collect()));
+        told.await.unwrap_or_else(|_| vec![true; count])
+    }
+
     fn report(&self) -> OpenReport {
         lock(&self.inner.report).clone()
     }

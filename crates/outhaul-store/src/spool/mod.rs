@@ -18,8 +18,9 @@
 //!
 //! - An event is several files, so it can be stored for some of its targets and not for others:
 //!   [`AppendError::Partial`]. Limits are reserved for all of them first.
-//! - The format has no place for retries and notes of what is in flight. They are written beside the directory, at
-//!   most once a second and not synced: a crash of the process keeps them, a loss of power may forget them.
+//! - The format has no place for retries and notes of what is in flight. They are written beside the directory:
+//!   durably, at most once a second, so a loss of power may forget the last second of them; what is in flight besides
+//!   at once and not synced, for a crash of the process.
 //! - A batch of which some items are settled is repeated as a whole after a crash.
 //!
 //! # What can fail
@@ -181,6 +182,8 @@ struct Dir {
     unsynced: bool,
     /// Whether what is noted beside it has changed, and when it was written last.
     noted: bool,
+    /// Whether what is in flight has changed.
+    flight: bool,
 }
 
 /// A file whose entries are settled.
@@ -203,6 +206,7 @@ impl Dir {
             removals: Vec::new(),
             unsynced: false,
             noted: true,
+            flight: false,
         }
     }
 }
@@ -408,10 +412,12 @@ impl Shared {
             let id = queues.find(queue)?;
             queues.get_mut(id).in_flight = sequences.to_vec();
             if let Some(dir) = dirs.get_mut(&id) {
-                dir.noted = true;
+                (dir.noted, dir.flight) = (true, true);
             }
         }
-        lock(&self.inner).note_now = true;
+        let mut inner = lock(&self.inner);
+        inner.note_now = true;
+        inner.unwritten_since.get_or_insert_with(Instant::now);
         self.wake.notify_all();
         Ok(())
     }

@@ -9,7 +9,7 @@ use outhaul_event::TargetName;
 
 use super::commit::{Core, Job};
 use super::names::UNFINISHED;
-use super::sidecar::{self, INPUT, QUEUE, SEQUENCES, STATE, StateFile};
+use super::sidecar::{self, FLIGHT, FlightFile, INPUT, QUEUE, SEQUENCES, STATE, StateFile};
 use super::{InputState, Shared, lock};
 use crate::error::StoreError;
 use crate::fs::write_atomically;
@@ -69,7 +69,7 @@ impl Shared {
             self.remove_file(&dir.path.join(file))?;
         }
         self.fs.sync_dir(&dir.path).map_err(StoreError::io("sync", &dir.path))?;
-        for suffix in [STATE, SEQUENCES, QUEUE] {
+        for suffix in [FLIGHT, STATE, SEQUENCES, QUEUE] {
             self.remove_file(&self.dir.join(format!("{}{suffix}", dir.stem)))?;
         }
         self.fs.sync_dir(&self.dir).map_err(StoreError::io("sync", &self.dir))?;
@@ -96,7 +96,7 @@ impl Shared {
         }
     }
 
-    /// Writes down retries and what is in flight. Not synced: it is of use after a crash of the process.
+    /// Writes down retries and what is in flight, durably.
     pub(super) fn note(&self, core: &mut Core, clean: bool) {
         core.noted_at = Some(Instant::now());
         let files: Vec<_> = {
@@ -115,26 +115,74 @@ impl Shared {
                         crashes: queue.crashes.iter().map(|(s, n)| (*s, *n)).collect(),
                         partly: dir.index.partly().collect(),
                     };
-                    (format!("{}{STATE}", dir.stem), state)
+                    dir.flight &= !clean;
+                    (dir.stem.clone(), state)
                 })
                 .collect()
         };
-        for (name, state) in files {
+        if files.is_empty() {
+            return;
+        }
+        let mut failed = false;
+        for (stem, state) in files {
             // Numbers always serialise.
             let content = sidecar::seal(serde_json::to_vec(&state).unwrap_or_default());
-            if let Err(error) = self.write_note(&name, &content) {
-                tracing::debug!(name, %error, "retries cannot be noted");
+            if clean && let Err(error) = self.remove_file(&self.dir.join(format!("{stem}{FLIGHT}"))) {
+                tracing::debug!(stem, %error, "it cannot be noted that nothing is in flight");
+            }
+            if let Err(error) = self.write_note(&format!("{stem}{STATE}"), &content, true) {
+                tracing::debug!(stem, %error, "retries cannot be noted");
+                self.note_again(&stem);
+                failed = true;
+            }
+        }
+        if let Err(error) = self.fs.sync_dir(&self.dir) {
+            tracing::debug!(%error, "a loss of power may forget retries");
+            failed = true;
+        }
+        if failed {
+            lock(&self.inner).unwritten_since.get_or_insert(Instant::now() + NOTE_EVERY);
+        }
+    }
+
+    fn note_again(&self, stem: &str) {
+        let mut dirs = lock(&self.dirs);
+        dirs.values_mut().filter(|dir| dir.stem == stem).for_each(|dir| dir.noted = true);
+    }
+
+    /// Writes down what is in flight, before the next attempt: it is of use after a crash of the process.
+    pub(super) fn note_flight(&self) {
+        let files: Vec<_> = {
+            let mut dirs = lock(&self.dirs);
+            let queues = self.queues.lock();
+            let changed = dirs.iter_mut().filter(|(_, dir)| dir.created && dir.flight);
+            let each = changed.map(|(&id, dir)| {
+                dir.flight = false;
+                let queue = queues.get(id);
+                let crashes = queue.crashes.iter().map(|(s, n)| (*s, *n)).collect();
+                (format!("{}{FLIGHT}", dir.stem), FlightFile { in_flight: queue.in_flight.clone(), crashes })
+            });
+            each.collect()
+        };
+        for (name, flight) in files {
+            let content = sidecar::seal(serde_json::to_vec(&flight).unwrap_or_default());
+            if let Err(error) = self.write_note(&name, &content, false) {
+                tracing::debug!(name, %error, "what is in flight cannot be noted");
             }
         }
     }
 
-    fn write_note(&self, name: &str, content: &[u8]) -> io::Result<()> {
+    fn write_note(&self, name: &str, content: &[u8], sync: bool) -> io::Result<()> {
         let temporary = self.dir.join(format!("{name}{UNFINISHED}"));
         match self.fs.remove(&temporary) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        self.fs.create(&temporary)?.write_at(content, 0)?;
+        let file = self.fs.create(&temporary)?;
+        file.write_at(content, 0)?;
+        if sync {
+            file.sync()?;
+        }
         self.fs.rename(&temporary, &self.dir.join(name))
     }
 }

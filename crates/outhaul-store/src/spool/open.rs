@@ -11,7 +11,7 @@ use outhaul_event::TargetName;
 use super::commit::Core;
 use super::index::{self, Assigned, Seen};
 use super::names::{self, UNFINISHED};
-use super::sidecar::{self, INPUT, OPENS, QUEUE, QueueFile, SEQUENCES, STATE, StateFile};
+use super::sidecar::{self, FLIGHT, FlightFile, INPUT, OPENS, QUEUE, QueueFile, SEQUENCES, STATE, StateFile};
 use super::{Dir, Inner, InputState, Shared, SpoolOptions, read};
 use crate::error::StoreError;
 use crate::fs::{FileSystem, move_aside, read_whole, write_atomically};
@@ -144,7 +144,8 @@ impl Opening<'_> {
         queue.label = declared.map(|file| file.label).unwrap_or_default();
         let lost = "attempts, and which items of batches are settled, are forgotten";
         let state = self.sidecar(&format!("{stem}{STATE}"), lost)?;
-        recover(&mut dir, self.queues.get_mut(id), state.unwrap_or_default());
+        let flight = self.sidecar(&format!("{stem}{FLIGHT}"), "what was being delivered is forgotten")?;
+        recover(&mut dir, self.queues.get_mut(id), state.unwrap_or_default(), flight);
         self.dirs.insert(id, dir);
         Ok(())
     }
@@ -229,7 +230,7 @@ impl Opening<'_> {
             return Ok(Some(found));
         }
         // The only one that is not synced.
-        if file.ends_with(STATE) && sidecar::is_torn(&content) {
+        if file.ends_with(FLIGHT) && sidecar::is_torn(&content) {
             return Ok(None);
         }
         self.report.damage.push(control_damage(self.fs, self.dir, file, content.len(), lost, self.read_only));
@@ -299,7 +300,12 @@ pub(super) fn quarantine(spool: &Path) -> PathBuf {
     spool.parent().unwrap_or(spool).join("quarantine")
 }
 
-fn recover(dir: &mut Dir, queue: &mut Queue, state: StateFile) {
+fn recover(dir: &mut Dir, queue: &mut Queue, mut state: StateFile, flight: Option<FlightFile>) {
+    if let Some(flight) = flight {
+        // It is newer, and goes with a clean end.
+        (state.clean, state.in_flight) = (false, flight.in_flight);
+        state.crashes.extend(flight.crashes);
+    }
     for (first, items) in state.partly {
         for index in items {
             // All of a batch are never noted: its file is gone then.
@@ -319,7 +325,8 @@ fn recover(dir: &mut Dir, queue: &mut Queue, state: StateFile) {
     }
     for (sequence, crashes) in state.crashes {
         if dir.index.contains(sequence) {
-            queue.crashes.insert(sequence, crashes);
+            let known = queue.crashes.entry(sequence).or_default();
+            *known = crashes.max(*known);
         }
     }
     let suspects = if state.clean { Vec::new() } else { state.in_flight };

@@ -18,6 +18,7 @@ pub(super) struct QueueFile {
 pub(super) const QUEUE: &str = ".queue";
 pub(super) const SEQUENCES: &str = ".sequences";
 pub(super) const STATE: &str = ".state";
+pub(super) const FLIGHT: &str = ".flight";
 /// How often the spool was opened.
 pub(super) const OPENS: &str = "opens";
 /// How far the input was read.
@@ -74,6 +75,14 @@ pub(super) struct StateFile {
     /// The first sequence of a batch, and which of its items are settled.
     #[serde(default)]
     pub(super) partly: Vec<(u64, Vec<u64>)>,
+}
+
+/// `<directory>.flight`: what is being delivered, written before it is, and so never synced.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct FlightFile {
+    pub(super) in_flight: Vec<u64>,
+    #[serde(default)]
+    pub(super) crashes: Vec<(u64, u32)>,
 }
 
 #[derive(Serialize, Deserialize)]

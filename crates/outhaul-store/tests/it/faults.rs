@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use outhaul_store::{
     Admission, AppendError, DirEntry, File, FileSystem, Journal, JournalOptions, Lock, Log, OsFileSystem,
-    Outcome, Settlement, Shards, SimDisk, SimFileSystem, Space, Store, StoreError,
+    Outcome, Settlement, Shards, SimDisk, SimFileSystem, Space, Store, StoreError, Upkeep,
 };
 
 use crate::support::{
@@ -285,6 +285,15 @@ struct Odd {
     disk: SimFileSystem,
     slow: Duration,
     panics: Arc<AtomicBool>,
+    fails: Arc<AtomicBool>,
+    /// The thread in which it panics or fails; None: in every one.
+    only: Option<&'static str>,
+}
+
+impl Odd {
+    fn is_here(&self) -> bool {
+        self.only.is_none_or(|only| std::thread::current().name() == Some(only))
+    }
 }
 
 #[derive(Debug)]
@@ -298,7 +307,10 @@ impl File for OddFile {
         self.0.write_at(buffer, offset)
     }
     fn sync(&self) -> io::Result<()> {
-        assert!(!self.1.panics.load(Ordering::Relaxed), "a defect");
+        assert!(!(self.1.is_here() && self.1.panics.load(Ordering::Relaxed)), "a defect");
+        if self.1.is_here() && self.1.fails.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::Other.into());
+        }
         // bounded: as slow as a test says.
         std::thread::sleep(self.1.slow);
         self.0.sync()
@@ -360,6 +372,57 @@ async fn appends_that_are_queued_when_the_log_is_closed_are_answered() {
     let answers = tokio::time::timeout(Duration::from_secs(3), tasks.join_all()).await.unwrap();
     let acknowledged = answers.into_iter().filter(|acknowledged| *acknowledged).count();
     assert_eq!(ids(&log, "a").len(), acknowledged);
+}
+
+/// A close ends, and loses nothing, when the thread for the upkeep is gone, or can do nothing.
+#[tokio::test]
+async fn a_close_ends_when_the_upkeep_is_gone_or_fails() {
+    for panics in [true, false] {
+        let odd = Odd { only: Some("outhaul-upkeep"), ..Odd::default() };
+        let small = || JournalOptions { upkeep: Upkeep::Thread, segment_bytes_first: 2000, ..options(8000) };
+        let log = open(Arc::new(odd.clone()), small()).unwrap();
+        attach(&log, &["a"]);
+        if panics { &odd.panics } else { &odd.fails }.store(true, Ordering::Relaxed);
+        for id in 0..40 {
+            log.append(vec![sized(id, &["a"], 500)]).await.remove(0).unwrap();
+            if id % 2 == 0 {
+                for entry in waiting(&log, "a") {
+                    settle(&log, &entry, Outcome::Delivered);
+                }
+            }
+        }
+        // bounded: what is left to be done is little.
+        let closed = tokio::time::timeout(Duration::from_secs(10), log.close()).await;
+        closed.expect("the close ends").unwrap();
+        let log = open(Arc::new(odd.disk.clone()), small()).unwrap();
+        assert_eq!((ids(&log, "a"), log.report()), (vec![39], Default::default()), "panics: {panics}");
+    }
+}
+
+/// The same of the thread that commits, for both ways to close.
+#[tokio::test]
+async fn a_close_ends_when_the_commit_thread_is_gone() {
+    for in_thread in [true, false] {
+        let odd = Odd { only: Some("outhaul-commit"), ..Odd::default() };
+        let log = Arc::new(open(Arc::new(odd.clone()), options(1 << 20)).unwrap());
+        attach(&*log, &["a"]);
+        log.append(vec![admission(0, &["a"])]).await.remove(0).unwrap();
+        odd.panics.store(true, Ordering::Relaxed);
+        assert!(log.append(vec![admission(1, &["a"])]).await[0].is_err());
+        let own = Arc::clone(&log);
+        let close = async move {
+            match in_thread {
+                true => tokio::task::spawn_blocking(move || own.close_sync()).await.unwrap(),
+                false => own.close().await,
+            }
+        };
+        // bounded: a log that has failed has nothing left to do.
+        let closed = tokio::time::timeout(Duration::from_secs(10), close).await.expect("the close ends");
+        assert!(closed.is_err(), "what is unknown is told");
+        drop(log);
+        let again = open(Arc::new(odd.disk.clone()), options(1 << 20)).unwrap();
+        assert!(ids(&again, "a").starts_with(&[0]));
+    }
 }
 
 #[tokio::test]

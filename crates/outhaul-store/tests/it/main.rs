@@ -2,9 +2,11 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failed expectation ends a test")]
 
+mod closing;
 mod counting;
 mod exhaustive;
 mod failed;
+mod failed_counters;
 mod faults;
 #[cfg(target_os = "linux")]
 mod flushes;
@@ -16,6 +18,7 @@ mod kv;
 mod merging;
 mod model;
 mod modes;
+mod reads;
 mod repair;
 mod segments;
 mod sim;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outhaul_store::{
-    AppendError, Entry, Log, Outcome, QueueSettings, SimDisk, SimFileSystem, Spool, SpoolOptions, StoreError,
+    AppendError, Entry, Log, Outcome, QueueSettings, RetryState, Settlement, SimDisk, SimFileSystem, Spool,
+    SpoolOptions, StoreError,
 };
 
 use crate::spool::{ids, settle, waiting};
@@ -348,4 +349,110 @@ fn spool_sim_a_flipped_bit_takes_no_more_than_its_entry() {
 
 fn event_of(id: u64) -> Arc<outhaul_store::event::Event> {
     event(id, body_bytes(id))
+}
+
+/// The process is killed behind each call: of one round the first events are there, never a later one without an
+/// earlier one, however many files are written at the same time.
+#[test]
+fn spool_sim_a_kill_leaves_no_event_without_the_one_before() {
+    for writers in [1, 8, 64] {
+        let fs = SimFileSystem::default();
+        let options =
+            SpoolOptions { writers, settle_linger: Duration::from_secs(3600), ..SpoolOptions::default() };
+        let spool = Spool::open(Arc::new(fs.clone()), Path::new("/data/spool"), options).unwrap();
+        spool.attach(&name("a"), QueueSettings::default()).unwrap();
+        assert!(spool.append_sync(vec![sized(0, &["a"], 0)])[0].is_ok());
+        fs.record();
+        let batch: Vec<_> = (1..9).map(|id| sized(id, &["a"], body_bytes(id))).collect();
+        assert!(spool.append_sync(batch).iter().all(Result::is_ok));
+        let mut seen = BTreeSet::new();
+        for (_, disk) in fs.recorded() {
+            let found = numbers(&open(&SimFileSystem::new(disk)).unwrap(), "a", "a kill");
+            assert_eq!(found, (0..found.len() as u64).collect::<Vec<_>>(), "{writers} writers");
+            seen.insert(found.len());
+        }
+        assert_eq!(seen, (1..10).collect(), "each event has a call of its own that makes it");
+    }
+}
+
+/// Whatever lies beside the directories is lost, torn, or what another program wrote: the entries are there.
+#[test]
+fn spool_sim_entries_need_no_file_beside_them() {
+    let fs = SimFileSystem::default();
+    let spool = open(&fs).unwrap();
+    spool.set_input_sync("note".into()).unwrap();
+    for id in 0..4 {
+        assert!(spool.append_sync(vec![sized(id, &["a"], body_bytes(id))])[0].is_ok());
+    }
+    settle(&spool, &waiting(&spool, "a")[0], Outcome::Delivered);
+    spool.flush_sync().unwrap();
+    let killed = fs.disk();
+    spool.close_sync().unwrap();
+    let mut lost = 0;
+    for disk in [killed, fs.disk()] {
+        for (path, length) in disk.files() {
+            if path.parent() != Some(Path::new("/data/spool")) {
+                continue;
+            }
+            lost += 1;
+            let whole = disk.content(&path).unwrap().to_vec();
+            for content in [None, Some(Vec::new()), Some(whole[..length / 2].to_vec()), Some(b"[1]".to_vec())]
+            {
+                let mut disk = disk.clone();
+                match content {
+                    Some(content) => disk.put(&path, content),
+                    None => disk.delete(&path),
+                }
+                let again = open(&SimFileSystem::new(disk)).unwrap();
+                let context = path.display().to_string();
+                assert_eq!(numbers(&again, "a", &context), [1, 2, 3], "{context}");
+                let receipt = again.append_sync(vec![sized(5, &["a"], body_bytes(5))]).remove(0).unwrap();
+                assert!(receipt.sequence > 0);
+                assert_eq!(
+                    numbers(&again, "a", &context),
+                    [1, 2, 3, 5],
+                    "{context}: a new one is behind all others"
+                );
+            }
+        }
+    }
+    assert!(lost >= 5, "{lost} files beside the directory");
+}
+
+/// Attempts survive a loss of power, a second after they were noted at the latest.
+#[test]
+fn spool_sim_retries_survive_a_power_cut() {
+    for seed in 0..60 {
+        let fs = SimFileSystem::default();
+        let options = SpoolOptions { settle_linger: Duration::ZERO, ..SpoolOptions::default() };
+        let spool = Spool::open(Arc::new(fs.clone()), Path::new("/data/spool"), options).unwrap();
+        spool.attach(&name("a"), QueueSettings::default()).unwrap();
+        assert!(spool.append_sync(vec![sized(0, &["a"], 0), sized(1, &["a"], 30)]).iter().all(Result::is_ok));
+        let not_before = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(9);
+        let retry = |entry: Entry| {
+            let outcome = Outcome::Retry(RetryState { attempts: 3, not_before });
+            Settlement { place: entry.place, outcome }
+        };
+        let both: Vec<_> = waiting(&spool, "a").into_iter().map(retry).collect();
+        spool.settle_sync(&both).unwrap();
+        // bounded: until the thread has noted it, which a sync of the spool's own directory ends.
+        let state = Path::new("/data/spool/outhaul-a.state");
+        let noted = |fs: &SimFileSystem| {
+            let content = fs.disk().content(state).map(<[u8]>::to_vec);
+            content.is_some_and(|content| content.windows(4).any(|four| four == b",3,9"))
+        };
+        for _ in 0..2000 {
+            if noted(&fs) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // A flush that comes now waits for the round that noted it.
+        spool.flush_sync().unwrap();
+        let image = fs.disk().crash(&mut fastrand::Rng::with_seed(seed));
+        let again = open(&SimFileSystem::new(image)).unwrap();
+        let attempts: Vec<_> =
+            waiting(&again, "a").iter().map(|entry| entry.retry.map(|retry| retry.attempts)).collect();
+        assert_eq!(attempts, [Some(3), Some(3)], "seed {seed}");
+    }
 }

@@ -46,7 +46,7 @@ async fn what_is_no_data_directory_of_this_format_is_refused() {
     std::fs::write(dir.path().join("format"), newer).unwrap();
     let error = open(dir.path()).await.unwrap_err().to_string();
     assert!(
-        error.contains("journal 7") && error.contains("9.8.7") && error.contains("journal 0 to 1"),
+        error.contains("journal 7") && error.contains("9.8.7") && error.contains("journal 0 to 2"),
         "{error}"
     );
     std::fs::write(dir.path().join("format"), "rubbish").unwrap();
