@@ -435,7 +435,6 @@ fn spool_sim_retries_survive_a_power_cut() {
         };
         let both: Vec<_> = waiting(&spool, "a").into_iter().map(retry).collect();
         spool.settle_sync(&both).unwrap();
-        // bounded: until the thread has noted it, which a sync of the spool's own directory ends.
         let state = Path::new("/data/spool/outhaul-a.state");
         let noted = |fs: &SimFileSystem| {
             let content = fs.disk().content(state).map(<[u8]>::to_vec);
@@ -445,6 +444,7 @@ fn spool_sim_retries_survive_a_power_cut() {
             if noted(&fs) {
                 break;
             }
+            // bounded: until the thread has noted it.
             std::thread::sleep(Duration::from_millis(1));
         }
         // A flush that comes now waits for the round that noted it.

@@ -63,7 +63,8 @@ fn a_number_that_was_never_declared_costs_one_queue() {
     let mut runs = Runs::default();
     runs.insert(0, 0);
     let retry = RetryState { attempts: 1, not_before: std::time::UNIX_EPOCH };
-    let records: [(Kind, &dyn Fn(&mut Vec<u8>)); 4] = [
+    type Body<'a> = &'a dyn Fn(&mut Vec<u8>);
+    let records: [(Kind, Body<'_>); 4] = [
         (Kind::Settled, &|out| put_runs(out, &runs)),
         (Kind::Retry, &|out| put_retry(out, 1, retry)),
         (Kind::InFlight, &|out| format::put_sequences(out, &[1])),
