@@ -74,6 +74,8 @@ pub trait File: Send + Sync + fmt::Debug {
         }
         Ok(())
     }
+    /// Has what was written sent to the disk, without waiting for it: a sync that follows has less to do.
+    fn start_sync(&self) {}
     /// Makes what was written, and the length, durable. After an error the state of the pages is unknown.
     fn sync(&self) -> io::Result<()>;
     /// Cuts or extends the file.

@@ -17,6 +17,8 @@ use crate::fs::{File, write_atomically};
 use crate::log::{Admission, Durability, Origin, Receipt};
 use crate::queue::QueueId;
 
+/// Files that are open at the same time.
+const FILES_MAX: usize = 256;
 /// After a removal that failed.
 const REMOVE_AGAIN: Duration = Duration::from_secs(1);
 
@@ -292,7 +294,8 @@ impl Shared {
         Ok(Job { sequence, slot, bytes, admission, queues })
     }
 
-    /// Writes every file of every job, several at a time.
+    /// Writes every file of every job, several at a time. They are on their way to the disk before the first of them is
+    /// synced, so that the file system makes many of them durable at once.
     fn write(&self, core: &mut Core, jobs: &mut [Job], touched: &mut BTreeSet<QueueId>) {
         if jobs.is_empty() {
             return;
@@ -306,7 +309,7 @@ impl Shared {
             .enumerate()
             .flat_map(|(job, of)| (0..of.queues.len()).map(move |queue| (job, queue)))
             .collect();
-        let one = |&(job, queue): &(usize, usize)| -> Result<Arc<dyn File>, Failed> {
+        let create = |&(job, queue): &(usize, usize)| -> Result<_, Failed> {
             let job = &jobs[job];
             let path = paths.get(&job.queues[queue].0).cloned().unwrap_or(Err(StoreError::Closed));
             let path = path.map_err(Failed::Absent)?;
@@ -314,9 +317,21 @@ impl Shared {
                 let error = io::ErrorKind::StorageFull.into();
                 return Err(Failed::Absent(StoreError::io("write an entry into", &path)(error)));
             }
-            self.write_file(&path, job)
+            self.unfinished(&path, job, |temporary| self.write_file(&path, temporary, &job.bytes))
+                .map(|file| (path, file))
         };
-        let done = in_parallel(&tasks, self.options.writers, one);
+        let synced = self.options.durability == Durability::Synced;
+        let sync = |((job, _), written): &((usize, usize), Result<(PathBuf, Arc<dyn File>), Failed>)| {
+            let (dir, file) = written.as_ref().map_err(Failed::clone)?;
+            self.unfinished(dir, &jobs[*job], |_| if synced { file.sync() } else { Ok(()) })?;
+            Ok(Arc::clone(file))
+        };
+        let done = tasks.chunks(FILES_MAX).flat_map(|tasks| {
+            // One by one: a directory takes one new name at a time.
+            let created: Vec<_> = tasks.iter().map(|task| (*task, create(task))).collect();
+            in_parallel(&created, self.options.writers, sync)
+        });
+        let done: Vec<Result<Arc<dyn File>, Failed>> = done.collect();
         for (&(job, queue), written) in tasks.iter().zip(done) {
             // The names come one after the other: a kill between them leaves no later entry without an earlier one.
             let id = jobs[job].queues[queue].0;
@@ -376,29 +391,36 @@ impl Shared {
         written.map_err(StoreError::io("write", &self.dir.join(name)))
     }
 
-    fn write_file(&self, dir: &Path, job: &Job) -> Result<Arc<dyn File>, Failed> {
+    /// Does something to the file of an entry that has no name yet, and takes the file away if that fails.
+    fn unfinished<T>(
+        &self,
+        dir: &Path,
+        job: &Job,
+        work: impl FnOnce(&Path) -> io::Result<T>,
+    ) -> Result<T, Failed> {
         let name = job.slot.file();
-        let (path, temporary) = (dir.join(&name), dir.join(format!("{name}{UNFINISHED}")));
-        let write = || {
-            let file = match self.fs.create(&temporary) {
-                // Somebody removed the directory.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    self.fs.create_dir_all(dir)?;
-                    self.fs.create(&temporary)?
-                }
-                other => other?,
-            };
-            file.write_at(&job.bytes, 0)?;
-            if self.options.durability == Durability::Synced {
-                file.sync()?;
-            }
-            Ok(file)
-        };
-        write().map_err(|error: io::Error| {
+        let temporary = dir.join(format!("{name}{UNFINISHED}"));
+        work(&temporary).map_err(|error| {
             // What is left of it goes at the next open.
             self.fs.remove(&temporary).unwrap_or_default();
-            Failed::Absent(StoreError::io("write", &path)(error))
+            Failed::Absent(StoreError::io("write", &dir.join(name))(error))
         })
+    }
+
+    fn write_file(&self, dir: &Path, temporary: &Path, content: &[u8]) -> io::Result<Arc<dyn File>> {
+        let file = match self.fs.create(temporary) {
+            // Somebody removed the directory.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.fs.create_dir_all(dir)?;
+                self.fs.create(temporary)?
+            }
+            other => other?,
+        };
+        file.write_at(content, 0)?;
+        if self.options.durability == Durability::Synced {
+            file.start_sync();
+        }
+        Ok(file)
     }
 
     /// Gives a file that is written its name.
