@@ -13,15 +13,18 @@
 //! backlog is at or below half of the capacity, on the whole and on each shard that latched. A refusal below these
 //! marks (of a large group) sets nothing, since it would be released in the same step.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::task::Waker;
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::barrier::Barriers;
-use crate::queue::{Entry, Load, ShardQueue};
-use crate::{CloseReport, FlushReport, LatchScope, RefusedReason, WriterOptions, WriterStats};
+use crate::barrier::{Barriers, HELD};
+use crate::queue::{Entry, Found, Load, ShardQueue};
+use crate::report::Failures;
+use crate::sync::{Mutex, MutexGuard};
+use crate::{CloseReport, Histogram, LatchScope, RefusedReason, WriterOptions, WriterStats};
 
 /// The depth from which on each further power of two is warned about.
 const DEPTH_WARNING: usize = 1_024;
@@ -83,12 +86,28 @@ impl Effects {
     }
 }
 
+/// How a call of the sink ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Ended {
+    #[default]
+    Answered,
+    Panicked,
+    TimedOut,
+}
+
 /// How a batch ended, for the books.
 #[derive(Default)]
 pub(crate) struct Settled {
+    pub(crate) ended: Ended,
+    pub(crate) took: Duration,
     pub(crate) applied: u64,
+    pub(crate) coalesced: u64,
     pub(crate) retried: Load,
-    pub(crate) failures: FlushReport,
+    pub(crate) failures: Failures,
+    /// How long those waited that were tried for the first time.
+    pub(crate) queue_us: Histogram,
+    /// Pids that wait to be acknowledged from now on, and the epochs of their operations in the lanes.
+    pub(crate) holds: Vec<(u64, Vec<u64>)>,
 }
 
 pub(crate) struct Gate<T> {
@@ -152,14 +171,11 @@ impl<T> Gate<T> {
         self.wakes[shard].notified().await;
     }
 
-    /// Counts operations as ended, for the flushes. Their tickets are resolved before.
-    pub(crate) fn ended(&self, epochs: &[(u64, usize)]) {
-        let floor = self.step(|state, _| {
-            for (epoch, ops) in epochs {
-                state.barriers.ended(*epoch, *ops);
-            }
-            state.barriers.floor()
-        });
+    /// Lets the flushes go on that waited for this.
+    pub(crate) fn reached(&self, floor: u64) {
+        if floor <= *self.floor.borrow() {
+            return;
+        }
         self.floor.send_if_modified(|known| {
             let higher = floor > *known;
             *known = floor.max(*known);
@@ -211,6 +227,64 @@ impl<T> State<T> {
 
     pub(crate) fn shard(&mut self, shard: usize) -> &mut ShardQueue<T> {
         &mut self.shards[shard]
+    }
+
+    /// Counts operations as ended, for the flushes; their tickets are resolved. How far everything has ended.
+    pub(crate) fn ended(&mut self, epochs: &[(u64, usize)]) -> u64 {
+        for (epoch, ops) in epochs {
+            self.barriers.ended(*epoch, *ops);
+        }
+        self.barriers.floor()
+    }
+
+    /// What a shard's task finds; it ends, if all that is left in it is held and nothing will come.
+    pub(crate) fn found(&mut self, shard: usize, only_held: bool) -> (Found, bool) {
+        let open = self.phase == Phase::Open;
+        let queue = &mut self.shards[shard];
+        let found = queue.found();
+        let ends = only_held && !open && found.arrived == 0 && !found.errands;
+        if ends {
+            queue.end();
+        }
+        (found, ends)
+    }
+
+    /// The task takes the whole inbox if that is all it has and fits into a batch; whether it did.
+    pub(crate) fn take_all(
+        &mut self,
+        shard: usize,
+        bound: Load,
+        into: &mut Vec<Entry<T>>,
+        now: Instant,
+        effects: &mut Effects,
+    ) -> Option<Load> {
+        let queue = &mut self.shards[shard];
+        let load = queue.depth;
+        if !load.within(bound) || load.ops == 0 || queue.found().errands {
+            return None;
+        }
+        queue.drain(into);
+        self.taken(shard, load, now, effects);
+        Some(load)
+    }
+
+    /// How many operations wait to be acknowledged, of a pid's shard and key or of all.
+    pub(crate) fn held(&self, of: Option<(usize, u64)>) -> u64 {
+        let held = match of {
+            None => self.shards.iter().map(|queue| queue.held(None)).sum(),
+            Some((shard, key)) => self.shards[shard].held(Some(key)),
+        };
+        held as u64
+    }
+
+    /// Lets a held pid go on. Whether it was held, and whether the task is to be woken.
+    pub(crate) fn release_pid(&mut self, shard: usize, key: u64) -> (bool, bool) {
+        if !self.shards[shard].is_held(key) {
+            return (false, false);
+        }
+        let ops = self.shards[shard].held(Some(key));
+        let epoch = self.barriers.accepted(ops);
+        (true, self.shards[shard].release(key, epoch))
     }
 
     /// Admits new work to one shard: takes its room, or refuses.
@@ -280,7 +354,12 @@ impl<T> State<T> {
 
     /// Puts in what was admitted; whether the shard's task is to be woken.
     pub(crate) fn push(&mut self, shard: usize, mut entry: Entry<T>, effects: &mut Effects) -> bool {
-        entry.epoch = self.barriers.accepted(1);
+        if self.shards[shard].is_held(entry.key) {
+            entry.epoch = HELD;
+            self.shards[shard].hold_one(entry.key);
+        } else {
+            entry.epoch = self.barriers.accepted(1);
+        }
         self.counters.accepted += 1;
         self.deepen(shard, Load::one(entry.bytes), effects);
         self.shards[shard].push(entry)
@@ -295,6 +374,7 @@ impl<T> State<T> {
         self.counters.depth -= load.ops;
         self.counters.depth_bytes -= load.bytes;
         self.counters.batches += 1;
+        self.counters.batch_ops.note(load.ops as u64);
         self.eased(shard, effects);
     }
 
@@ -303,10 +383,22 @@ impl<T> State<T> {
         let queue = &mut self.shards[shard];
         queue.in_flight = 0;
         queue.applying_since = None;
+        queue.hung = settled.ended == Ended::TimedOut;
+        for (key, epochs) in &settled.holds {
+            let more = queue.hold(*key, epochs.len());
+            epochs.iter().chain(&more).for_each(|epoch| self.barriers.ended(*epoch, 1));
+        }
         self.counters.applied += settled.applied;
-        self.counters.failed += settled.failures.failed;
+        self.counters.coalesced += settled.coalesced;
+        self.counters.failed += settled.failures.count();
         self.counters.retried += settled.retried.ops as u64;
-        self.deepen(shard, settled.retried, effects);
+        self.counters.panicked += u64::from(settled.ended == Ended::Panicked);
+        self.counters.timed_out += u64::from(settled.ended == Ended::TimedOut);
+        self.counters.commit_us.note_duration(settled.took);
+        self.counters.queue_us.merge(&settled.queue_us);
+        if settled.retried.ops > 0 {
+            self.deepen(shard, settled.retried, effects);
+        }
         self.barriers.failed(&settled.failures);
     }
 
@@ -316,7 +408,7 @@ impl<T> State<T> {
         shard: usize,
         waiting: Load,
         in_sink: u64,
-        failures: &FlushReport,
+        failures: &Failures,
         effects: &mut Effects,
     ) {
         self.not_written += waiting.ops as u64;
@@ -325,9 +417,10 @@ impl<T> State<T> {
         queue.depth -= waiting;
         queue.in_flight = 0;
         queue.applying_since = None;
+        queue.forget_held();
         self.counters.depth -= waiting.ops;
         self.counters.depth_bytes -= waiting.bytes;
-        self.counters.failed += failures.failed;
+        self.counters.failed += failures.count();
         self.barriers.failed(failures);
         self.eased(shard, effects);
     }
@@ -348,6 +441,8 @@ impl<T> State<T> {
             in_flight: self.shards.iter().map(|queue| queue.in_flight).sum(),
             waiting: self.shards.iter().map(ShardQueue::waiting).sum(),
             latched: self.is_saturated(),
+            hung_shards: self.shards.iter().filter(|queue| queue.hung).count(),
+            held: self.shards.iter().map(|queue| queue.held(None)).sum(),
             applying_for: oldest.map(|since| now.saturating_duration_since(since)),
             ..self.counters
         }

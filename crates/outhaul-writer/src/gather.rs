@@ -45,6 +45,11 @@ impl Gather {
         self.seen = 0;
     }
 
+    /// Whether somebody is waited for.
+    pub(crate) fn wants(&self) -> bool {
+        self.next.is_some()
+    }
+
     /// What to do while that many wait.
     pub(crate) fn pause(&mut self, waiting: usize, now: Instant) -> Pause {
         let Some((want, until)) = self.next else { return Pause::Over };

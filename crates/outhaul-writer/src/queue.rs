@@ -1,10 +1,13 @@
 //! What one shard has accepted and not taken: its inbox, its numbers, and the sends that wait for room in it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::{AddAssign, SubAssign};
 use std::task::Waker;
 
+use tokio::sync::oneshot;
 use tokio::time::Instant;
+
+use crate::barrier::HELD;
 
 /// Operations and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,11 +50,14 @@ impl SubAssign for Load {
 /// An accepted operation on its way: `body` is the operation and its promise.
 #[derive(Debug)]
 pub(crate) struct Entry<T> {
-    /// The lane: the hash of the pid. Two pids with one hash share their turns, which costs them nothing but that.
-    pub(crate) key: Option<u64>,
+    /// The lane: the hash of the pid, 0 without one. Two pids with one hash share their turns, and are held together,
+    /// which costs them nothing but that.
+    pub(crate) key: u64,
     pub(crate) bytes: usize,
     /// Set at acceptance, for the flushes.
     pub(crate) epoch: u64,
+    /// When it was offered.
+    pub(crate) since: Instant,
     pub(crate) body: T,
 }
 
@@ -61,6 +67,23 @@ struct Waiter {
     id: u64,
     bytes: usize,
     waker: Waker,
+}
+
+/// A flush of one pid: what of it lies before this place of the inbox is to end.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    pub(crate) at: usize,
+    pub(crate) key: u64,
+    pub(crate) done: oneshot::Sender<()>,
+}
+
+/// What a shard's task finds.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Operations in the inbox.
+    pub(crate) arrived: usize,
+    /// Whether there is a mark or a release among them.
+    pub(crate) errands: bool,
 }
 
 #[derive(Debug)]
@@ -79,6 +102,15 @@ pub(crate) struct ShardQueue<T> {
     pub(crate) latched: bool,
     pub(crate) in_flight: usize,
     pub(crate) applying_since: Option<Instant>,
+    /// Its last call did not end in time.
+    pub(crate) hung: bool,
+    marks: Vec<Mark>,
+    /// Pids that wait to be acknowledged, and how many operations of each.
+    held: HashMap<u64, usize>,
+    /// Pids that were acknowledged, and the epoch of their operations from then on.
+    released: Vec<(u64, u64)>,
+    /// The task has ended.
+    ended: bool,
 }
 
 impl<T> ShardQueue<T> {
@@ -94,6 +126,11 @@ impl<T> ShardQueue<T> {
             latched: false,
             in_flight: 0,
             applying_since: None,
+            hung: false,
+            marks: Vec::new(),
+            held: HashMap::new(),
+            released: Vec::new(),
+            ended: false,
         }
     }
 
@@ -109,11 +146,22 @@ impl<T> ShardQueue<T> {
     /// Puts an accepted entry in; whether the task is to be woken. The caller has counted it.
     pub(crate) fn push(&mut self, entry: Entry<T>) -> bool {
         self.inbox.push(entry);
-        let wake = self.inbox.len() >= self.wake_at;
+        self.wakes(self.inbox.len())
+    }
+
+    /// Whether the task is to be woken when so much has arrived; it is told only once.
+    fn wakes(&mut self, arrived: usize) -> bool {
+        let wake = arrived >= self.wake_at;
         if wake {
             self.wake_at = usize::MAX;
         }
         wake
+    }
+
+    pub(crate) fn found(&mut self) -> Found {
+        self.wake_at = usize::MAX;
+        let errands = !self.marks.is_empty() || !self.released.is_empty();
+        Found { arrived: self.inbox.len(), errands }
     }
 
     /// Moves what has arrived to the (empty) `into`.
@@ -122,11 +170,75 @@ impl<T> ShardQueue<T> {
         std::mem::swap(&mut self.inbox, into);
     }
 
+    /// Moves marks and releases out: those of the entries that are drained in the same step.
+    pub(crate) fn errands(&mut self) -> (Vec<Mark>, Vec<(u64, u64)>) {
+        (std::mem::take(&mut self.marks), std::mem::take(&mut self.released))
+    }
+
     /// Asks for a wake-up when `want` entries have arrived; whether there are fewer now.
     pub(crate) fn park(&mut self, want: usize) -> bool {
         let park = self.inbox.len() < want;
         self.wake_at = if park { want } else { usize::MAX };
         park
+    }
+
+    /// Asks to be told when what was accepted of a pid has ended; whether the task is to be woken.
+    pub(crate) fn mark(&mut self, key: u64, done: oneshot::Sender<()>) -> bool {
+        if self.ended {
+            // Dropped, it tells the same.
+            return false;
+        }
+        self.marks.push(Mark { at: self.inbox.len(), key, done });
+        self.wakes(usize::MAX)
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.ended = true;
+        self.marks.clear();
+    }
+
+    pub(crate) fn is_held(&self, key: u64) -> bool {
+        !self.held.is_empty() && self.held.contains_key(&key)
+    }
+
+    /// How many operations of a pid, or of all, wait to be acknowledged.
+    pub(crate) fn held(&self, key: Option<u64>) -> usize {
+        match key {
+            None => self.held.values().sum(),
+            Some(key) => self.held.get(&key).copied().unwrap_or(0),
+        }
+    }
+
+    /// Counts an operation of a pid that is held.
+    pub(crate) fn hold_one(&mut self, key: u64) {
+        if let Some(ops) = self.held.get_mut(&key) {
+            *ops += 1;
+        }
+    }
+
+    /// Holds a pid of which the task has `ops`; the epochs of those of it that are still in the inbox.
+    pub(crate) fn hold(&mut self, key: u64, ops: usize) -> Vec<u64> {
+        let mut epochs = Vec::new();
+        for entry in self.inbox.iter_mut().filter(|entry| entry.key == key && entry.epoch != HELD) {
+            epochs.push(std::mem::replace(&mut entry.epoch, HELD));
+        }
+        *self.held.entry(key).or_default() += ops + epochs.len();
+        epochs
+    }
+
+    /// Lets a pid go on; its operations are of this epoch now. Whether the task is to be woken.
+    pub(crate) fn release(&mut self, key: u64, epoch: u64) -> bool {
+        self.held.remove(&key);
+        for entry in self.inbox.iter_mut().filter(|entry| entry.key == key && entry.epoch == HELD) {
+            entry.epoch = epoch;
+        }
+        self.released.push((key, epoch));
+        self.wakes(usize::MAX)
+    }
+
+    /// Holds nothing any more: the shard ends.
+    pub(crate) fn forget_held(&mut self) {
+        self.held.clear();
     }
 
     pub(crate) fn enlist(&mut self, bytes: usize, waker: Waker) -> u64 {
