@@ -25,14 +25,11 @@ impl<'a, T> Flushing<'a, T> {
     /// Waits until what was accepted of this pid before has ended.
     pub(crate) async fn of_pid(gate: &'a Gate<T>, shard: usize, key: u64, pid: &str) -> FlushReport {
         let (done, ended) = oneshot::channel();
-        let (id, wake) = gate.step(|state, _| {
-            let id = state.barriers.begin_pid();
-            (id, state.shard(shard).mark(key, done))
+        let id = gate.step(|state, effects| {
+            effects.wakers.extend(state.shard(shard).mark(key, done));
+            state.barriers.begin_pid()
         });
         let mut flush = Self { gate, place: Some((shard, key)), id: Some(id) };
-        if wake {
-            gate.wake(shard);
-        }
         // A shard that has ended drops the other end: nothing of this pid is left there.
         ended.await.unwrap_or(());
         flush.complete(Some(pid))

@@ -14,16 +14,16 @@
 //! marks (of a large group) sets nothing, since it would be released in the same step.
 
 use std::sync::PoisonError;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::barrier::{Barriers, HELD};
-use crate::queue::{Entry, Found, Load, ShardQueue};
+use crate::queue::{Entry, Load, SAMPLED, ShardQueue};
 use crate::report::Failures;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, now};
 use crate::{CloseReport, Histogram, LatchScope, RefusedReason, WriterOptions, WriterStats};
 
 /// The depth from which on each further power of two is warned about.
@@ -61,6 +61,8 @@ pub(crate) struct State<T> {
 /// What follows from a step, after the lock.
 #[derive(Default)]
 pub(crate) struct Effects {
+    /// The first task to wake: mostly there is no other.
+    task: Option<Waker>,
     pub(crate) wakers: Vec<Waker>,
     /// Wakers of no more use: dropping one may run anything, so it happens outside as well.
     pub(crate) stale: Vec<Waker>,
@@ -80,10 +82,21 @@ impl Effects {
         if let Some(depth) = self.deep {
             tracing::warn!(depth, "the backlog is deeper than ever");
         }
-        for waker in self.wakers {
+        for waker in self.task.into_iter().chain(self.wakers) {
             waker.wake();
         }
     }
+}
+
+/// What a shard's task sees when it looks for work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// There is enough.
+    Arrived,
+    /// A flush of one pid waits, or a pid was released; or a lane is due.
+    Errands,
+    /// There is nothing and will be nothing.
+    Nothing,
 }
 
 /// How a call of the sink ended.
@@ -112,8 +125,7 @@ pub(crate) struct Settled {
 
 pub(crate) struct Gate<T> {
     state: Mutex<State<T>>,
-    /// One per shard: entries have arrived, or the phase has changed.
-    wakes: Box<[Notify]>,
+    shards: usize,
     floor: watch::Sender<u64>,
 }
 
@@ -139,15 +151,11 @@ impl<T> Gate<T> {
             abandoned: 0,
             counters: WriterStats::default(),
         };
-        Self {
-            state: Mutex::new(state),
-            wakes: (0..shards).map(|_| Notify::new()).collect(),
-            floor: watch::Sender::new(0),
-        }
+        Self { state: Mutex::new(state), shards, floor: watch::Sender::new(0) }
     }
 
     pub(crate) fn shards(&self) -> usize {
-        self.wakes.len()
+        self.shards
     }
 
     /// One step under the lock, then its effects.
@@ -161,14 +169,6 @@ impl<T> Gate<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         // No step panics half-way through a change; a poisoned lock says only that some thread panicked.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn wake(&self, shard: usize) {
-        self.wakes[shard].notify_one();
-    }
-
-    pub(crate) async fn woken(&self, shard: usize) {
-        self.wakes[shard].notified().await;
     }
 
     /// Lets the flushes go on that waited for this.
@@ -193,20 +193,17 @@ impl<T> Gate<T> {
 
     /// Nothing is taken from here on. Happens only in the phase `from`; whether it did.
     pub(crate) fn shut(&self, to: Phase, from: Phase) -> bool {
-        let shut = self.step(|state, effects| {
+        self.step(|state, effects| {
             let shut = state.phase == from;
             if shut {
                 state.phase = to;
-                for shard in &state.shards {
+                for shard in &mut state.shards {
                     shard.wake_waiters(&mut effects.wakers);
+                    effects.wakers.extend(shard.wake());
                 }
             }
             shut
-        });
-        if shut {
-            self.wakes.iter().for_each(Notify::notify_one);
-        }
-        shut
+        })
     }
 }
 
@@ -237,16 +234,32 @@ impl<T> State<T> {
         self.barriers.floor()
     }
 
-    /// What a shard's task finds; it ends, if all that is left in it is held and nothing will come.
-    pub(crate) fn found(&mut self, shard: usize, only_held: bool) -> (Found, bool) {
+    /// Looks for work on behalf of a shard's task, which sleeps unless so much has arrived. It ends if all that is left
+    /// in it is held and nothing will come.
+    pub(crate) fn look(
+        &mut self,
+        shard: usize,
+        want: usize,
+        only_held: bool,
+        waker: &Waker,
+        effects: &mut Effects,
+    ) -> Poll<Seen> {
         let open = self.phase == Phase::Open;
         let queue = &mut self.shards[shard];
         let found = queue.found();
-        let ends = only_held && !open && found.arrived == 0 && !found.errands;
-        if ends {
+        let seen = if found.errands {
+            Seen::Errands
+        } else if found.arrived >= want {
+            Seen::Arrived
+        } else if open || !only_held {
+            effects.stale.extend(queue.park(want, waker));
+            return Poll::Pending;
+        } else {
             queue.end();
-        }
-        (found, ends)
+            Seen::Nothing
+        };
+        queue.stay_up();
+        Poll::Ready(seen)
     }
 
     /// The task takes the whole inbox if that is all it has and fits into a batch; whether it did.
@@ -277,14 +290,15 @@ impl<T> State<T> {
         held as u64
     }
 
-    /// Lets a held pid go on. Whether it was held, and whether the task is to be woken.
-    pub(crate) fn release_pid(&mut self, shard: usize, key: u64) -> (bool, bool) {
+    /// Lets a held pid go on; whether it was held.
+    pub(crate) fn release_pid(&mut self, shard: usize, key: u64, effects: &mut Effects) -> bool {
         if !self.shards[shard].is_held(key) {
-            return (false, false);
+            return false;
         }
         let ops = self.shards[shard].held(Some(key));
         let epoch = self.barriers.accepted(ops);
-        (true, self.shards[shard].release(key, epoch))
+        effects.wakers.extend(self.shards[shard].release(key, epoch));
+        true
     }
 
     /// Admits new work to one shard: takes its room, or refuses.
@@ -352,17 +366,22 @@ impl<T> State<T> {
         effects.stale.extend(self.shards[shard].dismiss(id));
     }
 
-    /// Puts in what was admitted; whether the shard's task is to be woken.
-    pub(crate) fn push(&mut self, shard: usize, mut entry: Entry<T>, effects: &mut Effects) -> bool {
+    /// Puts in what was admitted.
+    pub(crate) fn push(&mut self, shard: usize, mut entry: Entry<T>, effects: &mut Effects) {
         if self.shards[shard].is_held(entry.key) {
             entry.epoch = HELD;
             self.shards[shard].hold_one(entry.key);
         } else {
             entry.epoch = self.barriers.accepted(1);
         }
+        if self.counters.accepted.is_multiple_of(SAMPLED) {
+            entry.since = Some(now());
+        }
         self.counters.accepted += 1;
         self.deepen(shard, Load::one(entry.bytes), effects);
-        self.shards[shard].push(entry)
+        if let Some(task) = self.shards[shard].push(entry) {
+            effects.wakers.extend(effects.task.replace(task));
+        }
     }
 
     /// The task hands a batch to the sink.

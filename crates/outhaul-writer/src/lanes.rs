@@ -84,6 +84,11 @@ impl<T> Lanes<T> {
         self.len == 0
     }
 
+    /// Whether nothing that arrives has to go through a lane: there is none, not even an empty one that is held.
+    pub(crate) fn are_idle(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
     /// Entries that may be taken now.
     pub(crate) fn ready(&self) -> usize {
         self.ready
@@ -331,7 +336,7 @@ mod tests {
     use super::*;
 
     fn entry(key: u64, body: u32) -> Entry<u32> {
-        Entry { key, bytes: 10, epoch: 0, since: Instant::now(), body }
+        Entry { key, bytes: 10, epoch: 0, since: None, body }
     }
 
     fn take(lanes: &mut Lanes<u32>, ops: usize, bytes: usize) -> Vec<u32> {

@@ -64,6 +64,8 @@ mod gate;
 mod gather;
 mod histogram;
 mod lanes;
+#[cfg(all(test, outhaul_model))]
+mod model;
 mod options;
 mod queue;
 mod report;

@@ -47,6 +47,9 @@ impl SubAssign for Load {
     }
 }
 
+/// Of so many operations one is timed while it waits.
+pub(crate) const SAMPLED: u64 = 16;
+
 /// An accepted operation on its way: `body` is the operation and its promise.
 #[derive(Debug)]
 pub(crate) struct Entry<T> {
@@ -56,8 +59,8 @@ pub(crate) struct Entry<T> {
     pub(crate) bytes: usize,
     /// Set at acceptance, for the flushes.
     pub(crate) epoch: u64,
-    /// When it was offered.
-    pub(crate) since: Instant,
+    /// When it was accepted: of one in [`SAMPLED`], since a look at the clock costs as much as the rest of it.
+    pub(crate) since: Option<Instant>,
     pub(crate) body: T,
 }
 
@@ -97,8 +100,9 @@ pub(crate) struct ShardQueue<T> {
     waiters: VecDeque<Waiter>,
     granted: usize,
     next_waiter: u64,
-    /// The length of the inbox at which the task wants to be woken.
+    /// The length of the inbox at which the task wants to be woken, and how.
     wake_at: usize,
+    task: Option<Waker>,
     pub(crate) latched: bool,
     pub(crate) in_flight: usize,
     pub(crate) applying_since: Option<Instant>,
@@ -123,6 +127,7 @@ impl<T> ShardQueue<T> {
             granted: 0,
             next_waiter: 0,
             wake_at: usize::MAX,
+            task: None,
             latched: false,
             in_flight: 0,
             applying_since: None,
@@ -143,30 +148,39 @@ impl<T> ShardQueue<T> {
         self.waiters.len() - self.granted
     }
 
-    /// Puts an accepted entry in; whether the task is to be woken. The caller has counted it.
-    pub(crate) fn push(&mut self, entry: Entry<T>) -> bool {
+    /// Puts an accepted entry in; the task, if it is to be woken. The caller has counted it.
+    pub(crate) fn push(&mut self, entry: Entry<T>) -> Option<Waker> {
         self.inbox.push(entry);
-        self.wakes(self.inbox.len())
+        if self.inbox.len() < self.wake_at { None } else { self.wake() }
     }
 
-    /// Whether the task is to be woken when so much has arrived; it is told only once.
-    fn wakes(&mut self, arrived: usize) -> bool {
-        let wake = arrived >= self.wake_at;
-        if wake {
-            self.wake_at = usize::MAX;
-        }
-        wake
-    }
-
-    pub(crate) fn found(&mut self) -> Found {
+    /// The task, if it sleeps; it is told only once.
+    pub(crate) fn wake(&mut self) -> Option<Waker> {
         self.wake_at = usize::MAX;
+        self.task.take()
+    }
+
+    pub(crate) fn found(&self) -> Found {
         let errands = !self.marks.is_empty() || !self.released.is_empty();
         Found { arrived: self.inbox.len(), errands }
     }
 
+    /// The task does not sleep: only what is more than an arrival wakes it.
+    pub(crate) fn stay_up(&mut self) {
+        self.wake_at = usize::MAX;
+    }
+
+    /// Asks for a wake-up when `want` entries have arrived; the waker that this replaces.
+    pub(crate) fn park(&mut self, want: usize, waker: &Waker) -> Option<Waker> {
+        self.wake_at = want;
+        match &mut self.task {
+            Some(known) if known.will_wake(waker) => None,
+            task => task.replace(waker.clone()),
+        }
+    }
+
     /// Moves what has arrived to the (empty) `into`.
     pub(crate) fn drain(&mut self, into: &mut Vec<Entry<T>>) {
-        self.wake_at = usize::MAX;
         std::mem::swap(&mut self.inbox, into);
     }
 
@@ -175,21 +189,14 @@ impl<T> ShardQueue<T> {
         (std::mem::take(&mut self.marks), std::mem::take(&mut self.released))
     }
 
-    /// Asks for a wake-up when `want` entries have arrived; whether there are fewer now.
-    pub(crate) fn park(&mut self, want: usize) -> bool {
-        let park = self.inbox.len() < want;
-        self.wake_at = if park { want } else { usize::MAX };
-        park
-    }
-
-    /// Asks to be told when what was accepted of a pid has ended; whether the task is to be woken.
-    pub(crate) fn mark(&mut self, key: u64, done: oneshot::Sender<()>) -> bool {
+    /// Asks to be told when what was accepted of a pid has ended; the task, if it is to be woken.
+    pub(crate) fn mark(&mut self, key: u64, done: oneshot::Sender<()>) -> Option<Waker> {
         if self.ended {
             // Dropped, it tells the same.
-            return false;
+            return None;
         }
         self.marks.push(Mark { at: self.inbox.len(), key, done });
-        self.wakes(usize::MAX)
+        self.wake()
     }
 
     pub(crate) fn end(&mut self) {
@@ -226,14 +233,14 @@ impl<T> ShardQueue<T> {
         epochs
     }
 
-    /// Lets a pid go on; its operations are of this epoch now. Whether the task is to be woken.
-    pub(crate) fn release(&mut self, key: u64, epoch: u64) -> bool {
+    /// Lets a pid go on; its operations are of this epoch now. The task, if it is to be woken.
+    pub(crate) fn release(&mut self, key: u64, epoch: u64) -> Option<Waker> {
         self.held.remove(&key);
         for entry in self.inbox.iter_mut().filter(|entry| entry.key == key && entry.epoch == HELD) {
             entry.epoch = epoch;
         }
         self.released.push((key, epoch));
-        self.wakes(usize::MAX)
+        self.wake()
     }
 
     /// Holds nothing any more: the shard ends.

@@ -58,7 +58,8 @@ impl<S: Sink> Future for Sending<'_, S> {
                 state.dismiss(shard, id, effects);
             }
             if open {
-                return Poll::Ready(Ok(entry.is_some_and(|entry| state.push(shard, entry, effects))));
+                entry.into_iter().for_each(|entry| state.push(shard, entry, effects));
+                return Poll::Ready(Ok(()));
             }
             if id.is_some() {
                 state.eased(shard, effects);
@@ -67,12 +68,7 @@ impl<S: Sink> Future for Sending<'_, S> {
         });
         match polled {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(wake)) => {
-                if wake {
-                    gate.wake(shard);
-                }
-                Poll::Ready(Ok(()))
-            }
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
             Poll::Ready(Err(Some(entry))) => Poll::Ready(Err(entry)),
             Poll::Ready(Err(None)) => panic!("polled again after its end"),
         }

@@ -1,8 +1,11 @@
 //! The task of one shard: takes a batch, hands it to the sink, tells everybody what came of it.
 
 use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -11,14 +14,15 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use crate::batch::{Batch, Rest};
-use crate::gate::{Ended, Gate, Phase, Settled};
+use crate::gate::{Ended, Gate, Phase, Seen, Settled};
 use crate::gather::{Gather, Pause};
 use crate::lanes::Lanes;
 use crate::queue::{Entry, Load};
-use crate::sync::{now, timeout_at, yield_now};
+use crate::sync::{now, step_back, timeout_at};
 use crate::ticket::{Outcome, Promise};
 use crate::{
-    Answer, FailureKind, NotWrittenReason, OnFailure, Operation, Sink, SinkError, WriteError, WriterOptions,
+    Answer, FailureKind, Histogram, NotWrittenReason, OnFailure, Operation, Sink, SinkError, WriteError,
+    WriterOptions,
 };
 
 /// An accepted operation, which lies in its promise.
@@ -79,6 +83,8 @@ pub(crate) struct Shard<S: Sink> {
     lanes: Lanes<Job<S>>,
     arrived: Vec<Entry<Job<S>>>,
     gather: Gather,
+    /// When the last call ended.
+    applied_at: Instant,
     /// At most one operation of a pid in a call.
     once: bool,
     /// A batch that failed as a whole: tried before anything else, in ever smaller batches.
@@ -106,6 +112,7 @@ impl<S: Sink> Shard<S> {
             lanes: Lanes::new(),
             arrived: Vec::new(),
             gather: Gather::default(),
+            applied_at: now(),
             suspects: VecDeque::new(),
             suspects_max: 1,
             batch: Batch::new(),
@@ -124,10 +131,12 @@ impl<S: Sink> Shard<S> {
             self.gather().await;
             let woken = self.apply().await;
             if self.options.gather {
-                self.gather.committed(self.settled.took, woken, now());
+                self.gather.committed(self.settled.took, woken, self.applied_at);
             }
             // A sink that never waits must not keep whom it has just woken from running.
-            yield_now().await;
+            if woken > 1 {
+                step_back().await;
+            }
         }
     }
 
@@ -137,27 +146,29 @@ impl<S: Sink> Shard<S> {
             if !self.lanes.is_empty() {
                 self.lanes.unblock(now());
             }
-            let ready = self.lanes.ready() + self.suspects.len();
             let only_held = self.suspects.is_empty() && self.lanes.len() == self.lanes.held();
-            let (found, ends, floor, parks) = self.gate.step(|state, _| {
-                let floor = state.ended(&self.epochs);
-                let (found, ends) = state.found(self.index, only_held);
-                let parks = ready == 0 && !ends && !found.errands && state.shard(self.index).park(1);
-                (found, ends, floor, parks)
+            let want = if self.lanes.ready() + self.suspects.len() > 0 { 0 } else { 1 };
+            let (gate, index, epochs) = (&self.gate, self.index, &mut self.epochs);
+            let due = self.lanes.next_due();
+            let looked = poll_fn(|cx| {
+                let (seen, floor) = gate.step(|state, effects| {
+                    let floor = state.ended(epochs);
+                    let seen = state.look(index, want, only_held, cx.waker(), effects);
+                    (seen, floor)
+                });
+                epochs.clear();
+                gate.reached(floor);
+                seen
             });
-            self.epochs.clear();
-            self.gate.reached(floor);
-            if found.errands {
-                self.drain();
-                continue;
+            let seen = match due {
+                Some(due) => timeout_at(due, looked).await.unwrap_or(Seen::Errands),
+                None => looked.await,
+            };
+            match seen {
+                Seen::Arrived => return true,
+                Seen::Nothing => return false,
+                Seen::Errands => self.drain(),
             }
-            if ends {
-                return false;
-            }
-            if !parks {
-                return true;
-            }
-            parked(&self.gate, self.index, self.lanes.next_due()).await;
         }
     }
 
@@ -165,9 +176,9 @@ impl<S: Sink> Shard<S> {
     async fn gather(&mut self) {
         while self.suspects.is_empty() && self.gather.wants() {
             let ready = self.lanes.ready();
-            let (waiting, open) = self.gate.step(|state, _| {
-                (ready + state.shard(self.index).found().arrived, state.phase() == Phase::Open)
-            });
+            let (gate, index) = (&self.gate, self.index);
+            let (waiting, open) = gate
+                .step(|state, _| (ready + state.shard(index).found().arrived, state.phase() == Phase::Open));
             if !open {
                 return;
             }
@@ -175,11 +186,13 @@ impl<S: Sink> Shard<S> {
                 Pause::Over => return,
                 Pause::Sleep { more, until } => {
                     let want = waiting + more - ready;
-                    if self.gate.step(|state, _| state.shard(self.index).park(want)) {
-                        parked(&self.gate, self.index, Some(until)).await;
-                    }
+                    let looked = poll_fn(|cx| {
+                        gate.step(|state, effects| state.look(index, want, false, cx.waker(), effects))
+                    });
+                    // Both ends are the same here.
+                    timeout_at(until, looked).await.unwrap_or(Seen::Arrived);
                 }
-                Pause::Yield => yield_now().await,
+                Pause::Yield => step_back().await,
             }
         }
     }
@@ -234,11 +247,17 @@ impl<S: Sink> Shard<S> {
         if !span.is_disabled() {
             self.link(&span);
         }
-        let call = async { self.sink.apply(shard, &self.batch.ops).await };
-        let call = AssertUnwindSafe(call).catch_unwind().instrument(span);
-        let answer = timeout_at(later(began, self.options.apply_max), call).await;
+        let answer = {
+            let call = async { self.sink.apply(shard, &self.batch.ops).await };
+            let mut call = pin!(AssertUnwindSafe(call).catch_unwind().instrument(span));
+            // A sink that need not wait needs no clock.
+            match poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
+                Poll::Ready(answer) => Ok(answer),
+                Poll::Pending => timeout_at(later(began, self.options.apply_max), call).await,
+            }
+        };
         let ended = now();
-        self.settled.took = ended - began;
+        (self.settled.took, self.applied_at) = (ended - began, ended);
         match answer {
             Ok(Ok(Answer::Each(results))) if results.len() == asked => self.answer(results, ended),
             Ok(Ok(Answer::Each(results))) => {
@@ -264,13 +283,13 @@ impl<S: Sink> Shard<S> {
     fn take(&mut self, at: Instant) -> Load {
         let options = &self.options;
         let bound = Load { ops: options.batch_ops_max.get(), bytes: options.batch_bytes_max.get() };
-        if self.lanes.is_empty() && self.suspects.is_empty() && !self.once {
+        if self.lanes.are_idle() && self.suspects.is_empty() && !self.once {
             let (gate, arrived) = (&self.gate, &mut self.arrived);
             let taken = gate.step(|state, effects| state.take_all(self.index, bound, arrived, at, effects));
             if let Some(load) = taken {
                 let (batch, queue_us) = (&mut self.batch, &mut self.settled.queue_us);
                 for entry in self.arrived.drain(..) {
-                    queue_us.note_duration(at.saturating_duration_since(entry.since));
+                    note_queued(queue_us, &entry, at);
                     batch.put(entry);
                 }
                 return load;
@@ -281,9 +300,7 @@ impl<S: Sink> Shard<S> {
         let mut load = Load::default();
         if self.suspects.is_empty() {
             load = self.lanes.take(bound, self.once, |entry| {
-                if entry.body.extra.as_ref().is_none_or(|extra| extra.failed == 0) {
-                    queue_us.note_duration(at.saturating_duration_since(entry.since));
-                }
+                note_queued(queue_us, &entry, at);
                 batch.put(entry);
             });
         } else {
@@ -366,10 +383,10 @@ impl<S: Sink> Shard<S> {
     }
 
     fn come_again(&mut self, op: S::Op, rest: Rest<S>) {
-        let Entry { key, bytes, epoch, since, body: (promise, extra) } = rest;
+        let Entry { key, bytes, epoch, since: _, body: (promise, extra) } = rest;
         self.settled.retried += Load::one(bytes);
         promise.put(op);
-        self.again.push(Entry { key, bytes, epoch, since, body: Job { promise, extra } });
+        self.again.push(Entry { key, bytes, epoch, since: None, body: Job { promise, extra } });
     }
 
     /// The batch failed as a whole, over one of its operations: half of it is tried at once.
@@ -520,13 +537,10 @@ impl<S: Sink> Drop for Shard<S> {
     }
 }
 
-/// Sleeps until the gate wakes this shard, or until then.
-async fn parked<T>(gate: &Gate<T>, shard: usize, until: Option<Instant>) {
-    let woken = gate.woken(shard);
-    match until {
-        // Both ends are the same to the caller, who looks again.
-        Some(until) => timeout_at(until, woken).await.unwrap_or(()),
-        None => woken.await,
+/// How long an operation waited for its first try.
+fn note_queued<T>(queue_us: &mut Histogram, entry: &Entry<T>, at: Instant) {
+    if let Some(since) = entry.since {
+        queue_us.note_duration(at.saturating_duration_since(since));
     }
 }
 

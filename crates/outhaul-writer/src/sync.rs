@@ -1,16 +1,33 @@
 //! The lock, the clock and the tasks of the writer, under one name each: those of std and tokio, or with
 //! `--cfg outhaul_model` those of a model that tries many orders of the same tasks (`model.rs`).
 //!
-//! What only wakes – `Notify`, `watch`, `oneshot` – is tokio's in both: it is tested there, and knows no clock.
+//! What only wakes – `watch`, `oneshot` – is tokio's in both: it is tested there, and knows no clock.
+
+use std::future::poll_fn;
+use std::task::Poll;
 
 #[cfg(outhaul_model)]
-pub(crate) use self::model::{Tasks, now, timeout_at, yield_now};
+pub(crate) use self::model::{Tasks, now, timeout_at};
 #[cfg(not(outhaul_model))]
-pub(crate) use self::real::{Tasks, now, timeout_at, yield_now};
+pub(crate) use self::real::{Tasks, now, timeout_at};
 #[cfg(outhaul_model)]
 pub(crate) use shuttle::sync::{Mutex, MutexGuard};
 #[cfg(not(outhaul_model))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
+
+/// Lets the tasks run that are ready before this one. The runtime's own way to yield waits for timers and sockets too,
+/// which costs more than a small batch.
+pub(crate) async fn step_back() {
+    let mut stepped = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut stepped, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
 
 /// The time that was given is over.
 #[derive(Debug)]
@@ -24,8 +41,6 @@ mod real {
     use tokio::time::Instant;
 
     use super::Elapsed;
-
-    pub(crate) use tokio::task::yield_now;
 
     pub(crate) fn now() -> Instant {
         Instant::now()
@@ -76,8 +91,6 @@ mod model {
     use super::Elapsed;
 
     const LONG: Duration = Duration::from_secs(20);
-
-    pub(crate) use shuttle::future::yield_now;
 
     thread_local! {
         static NOW: Cell<(Option<Instant>, Duration)> = const { Cell::new((None, Duration::ZERO)) };

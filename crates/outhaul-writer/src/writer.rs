@@ -74,17 +74,15 @@ impl<S: Sink> Writer<S> {
         let (shard, entry, ticket) = self.entry(op);
         let admitted = self.inner.gate.step(|state, effects| {
             match state.admit(shard, Load::one(entry.bytes), effects) {
-                Ok(()) => Ok(state.push(shard, entry, effects)),
+                Ok(()) => {
+                    state.push(shard, entry, effects);
+                    Ok(())
+                }
                 Err(reason) => Err((reason, entry)),
             }
         });
         match admitted {
-            Ok(wake) => {
-                if wake {
-                    self.inner.gate.wake(shard);
-                }
-                Ok(ticket)
-            }
+            Ok(()) => Ok(ticket),
             Err((reason, entry)) => {
                 Err(Refused { reason, ops: entry.body.promise.into_op().into_iter().collect() })
             }
@@ -109,18 +107,15 @@ impl<S: Sink> Writer<S> {
             entries.push((shard, entry));
             tickets.push(ticket);
         }
-        let admitted: Result<Vec<usize>, (RefusedReason, Vec<_>)> = self.inner.gate.step(|state, effects| {
+        let admitted: Result<(), (RefusedReason, Vec<_>)> = self.inner.gate.step(|state, effects| {
             if let Err(reason) = state.admit_all(&loads, effects) {
                 return Err((reason, entries));
             }
-            let pushed = entries.into_iter().map(|(shard, entry)| (shard, state.push(shard, entry, effects)));
-            Ok(pushed.filter_map(|(shard, wake)| wake.then_some(shard)).collect())
+            entries.into_iter().for_each(|(shard, entry)| state.push(shard, entry, effects));
+            Ok(())
         });
         match admitted {
-            Ok(wakes) => {
-                wakes.into_iter().for_each(|shard| self.inner.gate.wake(shard));
-                Ok(tickets)
-            }
+            Ok(()) => Ok(tickets),
             Err((reason, entries)) => {
                 let op = |(_, entry): (usize, Entry<Job<S>>)| entry.body.promise.into_op();
                 Err(Refused { reason, ops: entries.into_iter().filter_map(op).collect() })
@@ -178,11 +173,7 @@ impl<S: Sink> Writer<S> {
     /// Its operations are written from now on, in their order, and a flush that begins later waits for them.
     pub fn acknowledge(&self, pid: &str) -> bool {
         let (shard, key) = self.place(Some(pid));
-        let (held, wake) = self.inner.gate.step(|state, _| state.release_pid(shard, key));
-        if wake {
-            self.inner.gate.wake(shard);
-        }
-        held
+        self.inner.gate.step(|state, effects| state.release_pid(shard, key, effects))
     }
 
     /// Takes nothing more, waits until the backlog is written, and ends the tasks.
@@ -235,7 +226,7 @@ impl<S: Sink> Writer<S> {
         let bytes = op.bytes();
         let (promise, ticket) = ticket(op);
         let body = Job { promise, extra: submitted() };
-        (shard, Entry { key, bytes, epoch: 0, since: now(), body }, ticket)
+        (shard, Entry { key, bytes, epoch: 0, since: None, body }, ticket)
     }
 
     /// The shard of a pid, as [`shard_of`](crate::shard_of), and its lane there; 0 and 0 without one.
