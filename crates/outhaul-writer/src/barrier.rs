@@ -58,9 +58,9 @@ impl Barriers {
         }
     }
 
-    /// All operations of the epochs before this one have ended.
-    pub(crate) fn floor(&self) -> u64 {
-        self.epochs.front().map_or(u64::MAX, |(epoch, _)| *epoch)
+    /// All operations of the epochs before this one have ended. None when no flush runs.
+    pub(crate) fn awaited_floor(&self) -> Option<u64> {
+        (!self.running.is_empty()).then(|| self.epochs.front().map_or(u64::MAX, |(epoch, _)| *epoch))
     }
 
     /// A flush of everything begins: its id, and the floor at which everything before it has ended.

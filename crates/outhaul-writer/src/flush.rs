@@ -16,8 +16,11 @@ pub(crate) struct Flushing<'a, T> {
 impl<'a, T> Flushing<'a, T> {
     /// Waits until all that was accepted before has ended.
     pub(crate) async fn everything(gate: &'a Gate<T>) -> FlushReport {
-        let (id, floor) = gate.step(|state, _| state.barriers.begin());
+        let ((id, floor), reached) =
+            gate.step(|state, _| (state.barriers.begin(), state.barriers.awaited_floor()));
         let mut flush = Self { gate, place: None, id: Some(id) };
+        // While no flush ran, nobody told.
+        gate.reached(reached);
         gate.floor_reached(floor).await;
         flush.complete(None)
     }

@@ -172,10 +172,8 @@ impl<T> Gate<T> {
     }
 
     /// Lets the flushes go on that waited for this.
-    pub(crate) fn reached(&self, floor: u64) {
-        if floor <= *self.floor.borrow() {
-            return;
-        }
+    pub(crate) fn reached(&self, floor: Option<u64>) {
+        let Some(floor) = floor else { return };
         self.floor.send_if_modified(|known| {
             let higher = floor > *known;
             *known = floor.max(*known);
@@ -226,12 +224,13 @@ impl<T> State<T> {
         &mut self.shards[shard]
     }
 
-    /// Counts operations as ended, for the flushes; their tickets are resolved. How far everything has ended.
-    pub(crate) fn ended(&mut self, epochs: &[(u64, usize)]) -> u64 {
+    /// Counts operations as ended, for the flushes; their tickets are resolved. How far everything has ended, if a flush
+    /// waits for that.
+    pub(crate) fn ended(&mut self, epochs: &[(u64, usize)]) -> Option<u64> {
         for (epoch, ops) in epochs {
             self.barriers.ended(*epoch, *ops);
         }
-        self.barriers.floor()
+        self.barriers.awaited_floor()
     }
 
     /// Looks for work on behalf of a shard's task, which sleeps unless so much has arrived. It ends if all that is left

@@ -156,7 +156,8 @@ impl<S: Sink> Writer<S> {
         told(Flushing::everything(&self.inner.gate).await)
     }
 
-    /// As [`flush`](Self::flush), for the operations of one pid: those of other pids are neither waited for nor told.
+    /// As [`flush`](Self::flush), for the operations of one pid: those of other pids are neither waited for, beyond the
+    /// call of the sink that is running in their shard, nor told.
     ///
     /// # Errors
     ///
@@ -239,7 +240,7 @@ impl<S: Sink> Writer<S> {
 
 /// Where an operation is submitted, if the span of its batch is to say so.
 fn submitted() -> Option<Box<Extra>> {
-    if !tracing::enabled!(Level::DEBUG) {
+    if !tracing::span_enabled!(Level::DEBUG) {
         return None;
     }
     let span = Span::current();

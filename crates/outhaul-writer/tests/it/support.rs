@@ -199,6 +199,10 @@ impl Sink for TestSink {
         };
         Answer::Each(ops.iter().zip(faults).map(answer).collect())
     }
+
+    fn stops_at_failure(&self) -> bool {
+        self.atomic.load(Ordering::SeqCst)
+    }
 }
 
 pub(crate) type Ticket = TicketOf<TestSink>;
