@@ -47,7 +47,7 @@ where
         "writer" => {
             let shards = NonZeroU64::new(plan.shards).context("no shard")?;
             let ops_max = NonZeroUsize::new(OPS_MAX).context("no room")?;
-            let writer = Writer::open(sink, WriterOptions { shards, ops_max, gather: std::env::var("NOGATHER").is_err(), ..WriterOptions::default() });
+            let writer = Writer::open(sink, WriterOptions { shards, ops_max, ..WriterOptions::default() });
             let report = measured(&runtime, setup, plan, &Through(writer.clone()), ops)?;
             runtime.block_on(writer.close())?;
             Ok(report)
