@@ -14,7 +14,7 @@ use crate::ways::{self, Plan};
 /// Pids of each producer.
 const PIDS: usize = 16;
 /// How much a sink works that is bound by the processor: some 15 µs for an operation.
-const ROUNDS: u64 = 8_192;
+const ROUNDS: u64 = 20_000;
 
 struct Memory {
     sum: AtomicU64,

@@ -5,6 +5,9 @@
 //! waits until N operations wait again, at most half the running mean of a commit, counted from when the tickets were
 //! resolved. It does so once per batch and only when something waits already: an idle shard has no timer, and a lone
 //! producer is never delayed.
+//!
+//! A wait shorter than a timer can be is a step back behind the tasks that are ready, again and again while that brings
+//! operations. In the runtime's queue those are the producers.
 
 use std::time::Duration;
 

@@ -53,8 +53,11 @@
 //! # }
 //! ```
 //!
-//! Inside, callers meet one short lock (`gate`), in which room, counts and latch change together; each shard has one
+//! What it promises in detail is in [`contract`]. Inside, callers meet one short lock (`gate`), in which room, counts and latch change together; each shard has one
 //! task (`shard`) that keeps its backlog by pid (`lanes`) and calls the sink.
+
+#[doc = include_str!("contract.md")]
+pub mod contract {}
 
 mod barrier;
 mod batch;

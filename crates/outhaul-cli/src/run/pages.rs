@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use outhaul::TargetStatus;
+use outhaul::writer::WriterStats;
 use serde::Serialize;
 
 use super::admission::json;
@@ -35,7 +36,15 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
             .retry_after(Duration::from_secs(5))
             .into_response();
     }
-    broken(&app).unwrap_or_else(|| json(StatusCode::OK, &Word { status: "ready" }))
+    let hung = hung(&app.outhaul().writer_stats());
+    broken(&app).or(hung).unwrap_or_else(|| json(StatusCode::OK, &Word { status: "ready" }))
+}
+
+/// Whether the last batch of events was not written in its time, and none has been since.
+fn hung(writer: &WriterStats) -> Option<Response> {
+    let detail = "the store does not answer: the last events that were to be written were given up";
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no_progress", detail);
+    (writer.hung_shards > 0).then(|| problem.retry_after(Duration::from_secs(30)).into_response())
 }
 
 fn broken(app: &App) -> Option<Response> {
@@ -49,4 +58,19 @@ pub(crate) async fn targets(State(app): State<Arc<App>>, headers: HeaderMap) -> 
         return unauthorised().into_response();
     }
     json(StatusCode::OK, &Targets { targets: app.outhaul().targets() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_hangs_is_not_ready() {
+        let mut stats = WriterStats::default();
+        assert!(hung(&stats).is_none());
+        stats.hung_shards = 1;
+        let response = hung(&stats).unwrap();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(response.headers().contains_key("retry-after"));
+    }
 }
