@@ -189,8 +189,10 @@ impl<S: Sink> Shard<S> {
                     let looked = poll_fn(|cx| {
                         gate.step(|state, effects| state.look(index, want, false, cx.waker(), effects))
                     });
-                    // Both ends are the same here.
-                    timeout_at(until, looked).await.unwrap_or(Seen::Arrived);
+                    // Somebody wants something else meanwhile: it is done when the batch is taken.
+                    if let Ok(Seen::Errands) = timeout_at(until, looked).await {
+                        return;
+                    }
                 }
                 Pause::Yield => step_back().await,
             }
