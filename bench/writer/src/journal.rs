@@ -16,7 +16,7 @@ use crate::ways::{self, Plan};
 
 const EVENT_BYTES: usize = 1024;
 /// Segments that are in use before: a journal that has been in use overwrites finished ones.
-const SEGMENTS: usize = 8;
+const SEGMENTS: usize = 4;
 
 struct Append(Arc<Journal>);
 

@@ -7,7 +7,7 @@
 //!
 //! **Room.** A shard takes what keeps its backlog within its capacity. What could never fit – an operation larger than
 //! the byte budget, a group larger than the count – is taken when every shard it touches is empty, and queues behind
-//! nobody.
+//! nobody. So that it is not starved, its refusal keeps new work away until they are empty, not half.
 //!
 //! **Latch.** Set by a refusal for want of room and by a `send` that has to wait; released when no `send` waits and the
 //! backlog is at or below half of the capacity, on the whole and on each shard that latched. A refusal below these
@@ -308,11 +308,12 @@ impl<T> State<T> {
         effects: &mut Effects,
     ) -> Result<(), RefusedReason> {
         self.admit_open(load.ops, self.is_latched(shard))?;
-        if self.fits(shard, load) || self.shards[shard].used().ops == 0 {
+        let oversize = !load.within(self.capacity);
+        if self.fits(shard, load) || oversize && self.shards[shard].is_drained() {
             return Ok(());
         }
         self.counters.refused += load.ops as u64;
-        self.latch([shard], effects);
+        self.latch([shard], oversize, effects);
         Err(RefusedReason::Saturated)
     }
 
@@ -323,7 +324,7 @@ impl<T> State<T> {
         self.admit_open(ops, touched().any(|(shard, _)| self.is_latched(shard)))?;
         let oversize = touched().any(|(_, load)| !load.within(self.capacity));
         let lacks = |shard: usize, load: Load| {
-            if oversize { self.shards[shard].used().ops > 0 } else { !self.fits(shard, load) }
+            if oversize { !self.shards[shard].is_drained() } else { !self.fits(shard, load) }
         };
         let lacking: Vec<usize> =
             touched().filter(|(shard, load)| lacks(*shard, **load)).map(|(shard, _)| shard).collect();
@@ -331,7 +332,7 @@ impl<T> State<T> {
             return Ok(());
         }
         self.counters.refused += ops as u64;
-        self.latch(lacking, effects);
+        self.latch(lacking, oversize, effects);
         Err(RefusedReason::Saturated)
     }
 
@@ -349,14 +350,16 @@ impl<T> State<T> {
     /// Whether bookkeeping has room now, behind nobody.
     pub(crate) fn has_room(&self, shard: usize, bytes: usize) -> bool {
         let queue = &self.shards[shard];
-        queue.waiting() == 0 && (queue.used().ops == 0 || self.fits(shard, Load::one(bytes)))
+        let load = Load::one(bytes);
+        let oversize = !load.within(self.capacity);
+        queue.waiting() == 0 && (self.fits(shard, load) || oversize && queue.is_drained())
     }
 
     /// Bookkeeping waits for room: the latch is set, whatever the backlog, so that nothing gets in before it.
     pub(crate) fn enlist(&mut self, shard: usize, bytes: usize, waker: Waker, effects: &mut Effects) -> u64 {
         let id = self.shards[shard].enlist(bytes, waker);
         self.counters.stalled += 1;
-        self.latch([shard], effects);
+        self.latch([shard], false, effects);
         id
     }
 
@@ -488,10 +491,12 @@ impl<T> State<T> {
         }
     }
 
-    fn latch(&mut self, shards: impl IntoIterator<Item = usize>, effects: &mut Effects) {
+    /// Closes shards to new work; with `empties` until they are empty, for somebody who needs that.
+    fn latch(&mut self, shards: impl IntoIterator<Item = usize>, empties: bool, effects: &mut Effects) {
         let before = self.latched_shards;
         let mut last = None;
         for shard in shards {
+            self.shards[shard].empties |= empties;
             if !std::mem::replace(&mut self.shards[shard].latched, true) {
                 self.latched_shards += 1;
                 last = Some(shard);
@@ -522,7 +527,10 @@ impl<T> State<T> {
             return;
         }
         let mark = self.capacity.half();
-        let below = |queue: &ShardQueue<T>| queue.waiting() == 0 && queue.used().within(mark);
+        let below = |queue: &ShardQueue<T>| {
+            let low = if queue.empties { queue.is_drained() } else { queue.used().within(mark) };
+            queue.waiting() == 0 && low
+        };
         if self.scope == LatchScope::Whole {
             let used = self.shards.iter().fold(Load::default(), |sum, queue| sum.plus(queue.used()));
             if !used.within(self.capacity_whole.half()) {
@@ -531,7 +539,7 @@ impl<T> State<T> {
         }
         for queue in self.shards.iter_mut().filter(|queue| queue.latched) {
             if below(queue) {
-                queue.latched = false;
+                (queue.latched, queue.empties) = (false, false);
                 self.latched_shards -= 1;
             }
         }

@@ -104,6 +104,8 @@ pub(crate) struct ShardQueue<T> {
     wake_at: usize,
     task: Option<Waker>,
     pub(crate) latched: bool,
+    /// It has refused what never fits, for which it has to be empty: half is not enough to release it.
+    pub(crate) empties: bool,
     pub(crate) in_flight: usize,
     pub(crate) applying_since: Option<Instant>,
     /// Its last call did not end in time.
@@ -129,6 +131,7 @@ impl<T> ShardQueue<T> {
             wake_at: usize::MAX,
             task: None,
             latched: false,
+            empties: false,
             in_flight: 0,
             applying_since: None,
             hung: false,
@@ -141,6 +144,12 @@ impl<T> ShardQueue<T> {
 
     pub(crate) fn used(&self) -> Load {
         self.depth.plus(self.reserved)
+    }
+
+    /// Whether nothing is in it but what is held, which only a person ends.
+    pub(crate) fn is_drained(&self) -> bool {
+        let used = self.used().ops;
+        used == 0 || used == self.held(None)
     }
 
     /// Sends without their room yet.
@@ -260,7 +269,7 @@ impl<T> ShardQueue<T> {
         while let Some(waiter) = self.waiters.get(self.granted) {
             let load = Load::one(waiter.bytes);
             let used = self.used();
-            if used.ops > 0 && !used.plus(load).within(capacity) {
+            if !used.plus(load).within(capacity) && (load.within(capacity) || !self.is_drained()) {
                 return;
             }
             wakers.push(waiter.waker.clone());
