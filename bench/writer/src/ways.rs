@@ -13,8 +13,6 @@ use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use crate::allocations;
-
 /// The most that a queue of a rival holds, and that it hands on at once: as the writer's defaults.
 const OPS_MAX: usize = 8_192;
 const BATCH_OPS_MAX: usize = 4_096;
@@ -79,13 +77,11 @@ where
         let (door, phase, ops) = (door.clone(), Arc::clone(&phase), ops(number)?);
         producers.spawn_on(produce(door, phase, ops, plan.outstanding), runtime.handle());
     }
-    let meter = window(setup, &phase, || {
-        if plan.counted {
-            allocations::count();
-        }
-    });
+    let allocations = || stats_alloc::INSTRUMENTED_SYSTEM.stats().allocations;
+    let mut before = 0;
+    let meter = window(setup, &phase, || before = allocations());
     let samples = runtime.block_on(producers.join_all()).into_iter().collect::<Result<_>>()?;
-    let allocated = allocations::counted() as f64;
+    let allocated = (allocations() - before) as f64;
     let report = meter.report(samples, 1);
     let events = report.get("events").unwrap_or(0.0).max(1.0);
     Ok(if plan.counted { report.with("allocations_per_event", allocated / events) } else { report })

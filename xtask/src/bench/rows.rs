@@ -8,6 +8,8 @@ use std::fmt;
 pub(super) enum Program {
     Store,
     Writer,
+    /// With an allocator that counts.
+    WriterCounted,
     Rivals,
 }
 

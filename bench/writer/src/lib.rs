@@ -2,9 +2,8 @@
 //! says what each row means.
 //!
 //! A case is called `WAY-SINK-SHARDS`, with `-16` behind it when each producer has 16 operations outstanding, and
-//! `-counted` when allocations are counted, which costs time.
+//! `-counted` when allocations are counted, which the program of that name can.
 
-mod allocations;
 mod journal;
 mod memory;
 mod ways;
@@ -14,11 +13,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use measure::{Outcome, Setup};
 
-/// That of `outhaul run`, with a counter.
-#[global_allocator]
-static ALLOCATOR: allocations::Counting = allocations::Counting;
-
-fn main() -> ExitCode {
+/// The `main` of both programs.
+pub fn run() -> ExitCode {
     measure::run(case)
 }
 
