@@ -41,15 +41,21 @@ fn all(root: &Path) -> Result<()> {
             cmd::run(&mut cmd::cargo(root, &words))
         })?;
     }
-    step("test model", || cmd::run(&mut model(root, &metadata)))?;
+    for words in MODELS {
+        step(&format!("model of {}", words[0]), || cmd::run(&mut model(root, &metadata, words)))?;
+    }
     step("test all", || cmd::run(gate(root).env("OUTHAUL_TEST_SCALE", SLOW_SCALE)))
 }
 
-/// The store's commit round under a model of threads. Its flag changes every crate, so it has a directory of its own.
-fn model(root: &Path, metadata: &Metadata) -> Command {
-    let words =
-        ["test", "-p", "outhaul-store", "--features", "testkit", "--locked", "--lib", "journal::model"];
-    let mut command = cmd::cargo(root, &words);
+/// What runs under a model of threads: the store's commit round, the writer.
+const MODELS: [&[&str]; 2] = [
+    &["outhaul-store", "--features", "testkit", "--lib", "journal::model"],
+    &["outhaul-writer", "--lib", "model"],
+];
+
+/// A model's flag changes every crate, so it has a directory of its own.
+fn model(root: &Path, metadata: &Metadata, words: &[&str]) -> Command {
+    let mut command = cmd::cargo(root, &[&["test", "--locked", "-p"], words].concat());
     command.env("RUSTFLAGS", "--cfg outhaul_model").env("OUTHAUL_TEST_SCALE", SLOW_SCALE);
     command.env("CARGO_TARGET_DIR", metadata.target_directory.join("model"));
     command

@@ -1,7 +1,8 @@
 //! The command line.
 
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -152,6 +153,30 @@ pub(crate) struct RunArgs {
     /// How long attempts in flight may take when the relay stops [default: the longest deadline of the targets]
     #[arg(long, value_name = "DURATION", value_parser = outhaul::target::duration)]
     pub(crate) drain_timeout: Option<Duration>,
+    /// Lanes in which events wait to be written, by the hash of their pid. The log has one committer, so more than one
+    /// helps only where taking events in is the bound
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) shards: ShardCount,
+    /// Events that may wait to be written, over all shards; above it requests are refused with 503 and a Retry-After.
+    /// A request with more than a shard's part of that is taken when nothing else waits
+    #[arg(long, value_name = "N", default_value_t = OPS_MAX)]
+    pub(crate) writer_ops: NonZeroUsize,
+}
+
+/// Events that may wait to be written: a few of the largest requests.
+const OPS_MAX: NonZeroUsize = NonZeroUsize::new(4 * crate::run::EVENTS_MAX).expect("it is not zero");
+
+/// From 1 to 256: each has a task and a part of the room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShardCount(pub(crate) NonZeroU64);
+
+impl FromStr for ShardCount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let count = text.parse().ok().filter(|count: &NonZeroU64| count.get() <= 256);
+        count.map(Self).ok_or_else(|| "write a number from 1 to 256".to_owned())
+    }
 }
 
 /// What `pipe` and `run` know about targets and events.
@@ -464,6 +489,14 @@ mod tests {
             ("none", "synced, buffered"),
         ] {
             assert!(values::durability(wrong).unwrap_err().contains(told), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_shards_are_counted_from_one() {
+        assert_eq!("16".parse(), Ok(ShardCount(NonZeroU64::new(16).unwrap())));
+        for wrong in ["0", "257", "-1", "many", ""] {
+            assert!(wrong.parse::<ShardCount>().is_err(), "{wrong}");
         }
     }
 

@@ -10,7 +10,6 @@ mod server;
 mod token;
 
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,8 +34,7 @@ use router::App;
 use server::Server;
 use token::Token;
 
-/// Events that may wait to be written: a few of the largest requests.
-const OPS_MAX: NonZeroUsize = NonZeroUsize::new(4 * body::EVENTS_MAX).expect("it is not zero");
+pub(crate) use body::EVENTS_MAX;
 
 /// How long attempts in flight may take when the relay cannot listen after all.
 const DRAIN_UNBOUND: Duration = Duration::from_secs(5);
@@ -73,7 +71,8 @@ async fn relay(args: &RunArgs, console: &Console) -> Result<Exit, CliError> {
     let addresses = resolve(&args.listen).await?;
     guard(&args.listen, &addresses, token.is_some() || args.no_token)?;
 
-    let writer = WriterOptions { ops_max: OPS_MAX, ..WriterOptions::default() };
+    let writer =
+        WriterOptions { shards: args.shards.0, ops_max: args.writer_ops, ..WriterOptions::default() };
     let options = RuntimeOptions { writer, ..RuntimeOptions::default() };
     let builder =
         targets::configure(Outhaul::builder(data), &to, &args.target, &args.store, data).runtime(options);

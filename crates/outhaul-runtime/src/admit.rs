@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outhaul_store::event::{Event, TargetName};
 use outhaul_store::{Admission, AppendError, Log, Receipt, StoreError};
-use outhaul_writer::{FailureKind, Operation, Sink, SinkError, TicketOf, WriteError};
+use outhaul_writer::{Answer, FailureKind, Operation, Sink, SinkError, TicketOf, WriteError};
 
 /// An event to be admitted.
 #[derive(Debug, Clone)]
@@ -66,14 +66,15 @@ impl Sink for QueueSink {
     type Output = Receipt;
     type Error = AppendError;
 
-    async fn apply(&self, _: u64, ops: &[Op]) -> Vec<Result<Receipt, SinkError<AppendError>>> {
+    async fn apply(&self, _: u64, ops: &[Op]) -> Answer<Receipt, AppendError> {
         let batch = ops.iter().map(|op| op.admission.clone()).collect();
         let sink_error = |error| match error {
             error @ AppendError::Unknown(_) => SinkError::unknown(error),
             // Whoever sent the event is told at once, and knows best when to try again.
             error => SinkError::permanent(error),
         };
-        self.log.append(batch).await.into_iter().map(|result| result.map_err(sink_error)).collect()
+        let results = self.log.append(batch).await.into_iter();
+        Answer::Each(results.map(|result| result.map_err(sink_error)).collect())
     }
 }
 

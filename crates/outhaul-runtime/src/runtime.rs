@@ -15,7 +15,7 @@ use outhaul_store::{
     Shards, Store, StoreError, WhenFull,
 };
 use outhaul_target::{FailedCompat, Target, TargetOptions};
-use outhaul_writer::{RefusedReason, Writer, WriterOptions};
+use outhaul_writer::{RefusedReason, Writer, WriterOptions, WriterStats};
 use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -257,6 +257,11 @@ impl Runtime {
     /// Whether and why nothing is written any more.
     pub fn failure(&self) -> Option<StoreError> {
         self.shared.store.log().failure()
+    }
+
+    /// What waits to be written, what was refused, and whether the store answers.
+    pub fn writer_stats(&self) -> WriterStats {
+        self.shared.writer.stats()
     }
 
     /// How far the log's one input was admitted.

@@ -1,59 +1,59 @@
-//! A sink over an embedded key-value engine: here a `BTreeMap` whose lock is the transaction.
+//! A sink over an embedded key-value engine: a batch is one transaction and one sync.
+//!
+//! `cargo run -p outhaul-writer --example kv_sink`
 
-use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::Arc;
 
-use outhaul_writer::{Operation, Sink, SinkError, Writer, WriterOptions, async_trait};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use outhaul_writer::{Answer, Operation, Sink, SinkError, Writer, WriterOptions, async_trait};
 
-/// Sets a key; the key is the pid, so that the last write of a key wins.
-struct Set {
-    key: String,
-    value: u64,
-}
+/// Sets a key; the key is the pid, so the last write of a key wins.
+struct Set(String, u64);
 
 impl Operation for Set {
     fn pid(&self) -> Option<&str> {
-        Some(&self.key)
+        Some(&self.0)
     }
 
     fn bytes(&self) -> usize {
-        self.key.len() + size_of_val(&self.value)
+        self.0.len() + 8
     }
 }
 
-#[derive(Default)]
-struct KvSink(Mutex<BTreeMap<String, u64>>);
+struct KvSink(Database, Keyspace);
 
 #[async_trait]
 impl Sink for KvSink {
     type Op = Set;
-    /// The value that was replaced.
-    type Output = Option<u64>;
-    type Error = Infallible;
+    type Output = ();
+    type Error = Arc<fjall::Error>;
 
-    async fn apply(&self, _shard: u64, ops: &[Set]) -> Vec<Result<Option<u64>, SinkError<Infallible>>> {
-        let mut engine = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        ops.iter().map(|op| Ok(engine.insert(op.key.clone(), op.value))).collect()
+    async fn apply(&self, _shard: u64, ops: &[Set]) -> Answer<(), Self::Error> {
+        let mut batch = self.0.batch().durability(Some(PersistMode::SyncAll));
+        ops.iter().for_each(|op| batch.insert(&self.1, op.0.as_str(), op.1.to_be_bytes()));
+        match batch.commit() {
+            Ok(()) => Answer::Each(vec![Ok(()); ops.len()]),
+            Err(error) => Answer::Failed(SinkError::unknown(Arc::new(error))),
+        }
     }
+}
+
+pub(crate) async fn run(dir: &Path, writes: u64) -> Result<String, Box<dyn std::error::Error>> {
+    let engine = Database::builder(dir).open()?;
+    let keys = engine.keyspace("keys", KeyspaceCreateOptions::default)?;
+    let writer = Writer::open(Arc::new(KvSink(engine, keys)), WriterOptions::default());
+    for value in 0..writes {
+        drop(writer.send(Set(format!("key-{}", value % 10), value)).await?);
+    }
+    writer.close().await?;
+    let stats = writer.stats();
+    Ok(format!("applied={} failed={} waiting={}", stats.applied, stats.failed, stats.depth))
 }
 
 #[tokio::main(flavor = "current_thread")]
 #[expect(clippy::print_stdout, reason = "an example shows its result")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let sink = Arc::new(KvSink::default());
-    let writer = Writer::open(Arc::clone(&sink), WriterOptions::default());
-    let mut last = None;
-    for value in 0..1_000 {
-        last = Some(writer.send(Set { key: format!("key-{}", value % 10), value }).await?);
-    }
-    let replaced = match last {
-        Some(ticket) => ticket.await?,
-        None => None,
-    };
-    writer.close().await?;
-    let stats = writer.stats();
-    println!("the last write of key-9 replaced {replaced:?}");
-    println!("applied={} failed={} waiting={}", stats.applied, stats.failed, stats.depth);
+    println!("{}", run(tempfile::tempdir()?.path(), 10_000).await?);
     Ok(())
 }

@@ -3,22 +3,28 @@
 //! **Waiting.** Every accepted operation belongs to the epoch in which it was accepted; a flush begins a new one and
 //! waits until all earlier ones are empty. Operations may end in any order (retries do), and a flush that is dropped
 //! leaves an epoch boundary behind, which costs nothing. Empty epochs are removed, so there are never more of them than
-//! operations outstanding, and one.
+//! operations outstanding, and one. A held operation belongs to none: nobody waits for what only a person can end.
 //!
 //! **Reporting.** `unreported` collects what no completed flush has told. A flush that begins copies it; from there on
 //! every failure is noted in `unreported` and in each running flush. A flush that completes takes its own copy, which
-//! holds all that is in `unreported` by then, and clears `unreported`; one that is dropped clears nothing.
+//! holds all that is in `unreported` by then, and clears `unreported`; one that is dropped clears nothing. The flush of
+//! one pid takes and clears what concerns that pid.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use crate::FlushReport;
+use crate::report::Failures;
+
+/// The epoch of what is held.
+pub(crate) const HELD: u64 = u64::MAX;
 
 #[derive(Debug)]
 pub(crate) struct Barriers {
     /// Epoch and how many of its operations are outstanding, ascending; the last is the current one.
     epochs: VecDeque<(u64, usize)>,
-    unreported: FlushReport,
-    running: BTreeMap<u64, FlushReport>,
+    unreported: Arc<Failures>,
+    running: BTreeMap<u64, Arc<Failures>>,
     next_flush: u64,
 }
 
@@ -26,7 +32,7 @@ impl Barriers {
     pub(crate) fn new() -> Self {
         Self {
             epochs: VecDeque::from([(0, 0)]),
-            unreported: FlushReport::default(),
+            unreported: Arc::default(),
             running: BTreeMap::new(),
             next_flush: 0,
         }
@@ -52,28 +58,38 @@ impl Barriers {
         }
     }
 
-    /// All operations of the epochs before this one have ended.
-    pub(crate) fn floor(&self) -> u64 {
-        self.epochs.front().map_or(u64::MAX, |(epoch, _)| *epoch)
+    /// All operations of the epochs before this one have ended. None when no flush runs.
+    pub(crate) fn awaited_floor(&self) -> Option<u64> {
+        (!self.running.is_empty()).then(|| self.epochs.front().map_or(u64::MAX, |(epoch, _)| *epoch))
     }
 
-    /// A flush begins: its id, and the floor at which everything before it has ended.
+    /// A flush of everything begins: its id, and the floor at which everything before it has ended.
     pub(crate) fn begin(&mut self) -> (u64, u64) {
         let (mut current, outstanding) = self.epochs.back().copied().unwrap_or_default();
         if outstanding > 0 {
             current += 1;
             self.epochs.push_back((current, 0));
         }
-        let id = self.next_flush;
-        self.next_flush += 1;
-        self.running.insert(id, self.unreported.clone());
-        (id, current)
+        (self.begin_pid(), current)
     }
 
-    /// A flush completes.
-    pub(crate) fn complete(&mut self, id: u64) -> FlushReport {
-        self.unreported = FlushReport::default();
-        self.running.remove(&id).unwrap_or_default()
+    /// A flush of one pid begins: its id.
+    pub(crate) fn begin_pid(&mut self) -> u64 {
+        let id = self.next_flush;
+        self.next_flush += 1;
+        self.running.insert(id, Arc::clone(&self.unreported));
+        id
+    }
+
+    /// A flush completes, over everything or over one pid.
+    pub(crate) fn complete(&mut self, id: u64, pid: Option<&str>, held: u64) -> FlushReport {
+        let failures = self.running.remove(&id).unwrap_or_default();
+        match pid {
+            None => self.unreported = Arc::default(),
+            Some(pid) if !self.unreported.is_empty() => Arc::make_mut(&mut self.unreported).remove(pid),
+            Some(_) => {}
+        }
+        failures.report(pid, held)
     }
 
     /// A flush is dropped.
@@ -83,16 +99,16 @@ impl Barriers {
 
     /// What no completed flush has told; it is told now.
     pub(crate) fn take_unreported(&mut self) -> FlushReport {
-        std::mem::take(&mut self.unreported)
+        std::mem::take(&mut self.unreported).report(None, 0)
     }
 
-    pub(crate) fn failed(&mut self, failures: &FlushReport) {
+    pub(crate) fn failed(&mut self, failures: &Failures) {
         if failures.is_empty() {
             return;
         }
-        self.unreported.merge(failures);
+        Arc::make_mut(&mut self.unreported).merge(failures);
         for running in self.running.values_mut() {
-            running.merge(failures);
+            Arc::make_mut(running).merge(failures);
         }
     }
 }

@@ -52,6 +52,8 @@ pub enum NotWrittenReason {
     CloseDeadline,
     /// The last handle, or the runtime, was dropped without a close.
     Dropped,
+    /// It was held behind a failure that nobody acknowledged before the close.
+    Held,
 }
 
 /// How an accepted operation failed.

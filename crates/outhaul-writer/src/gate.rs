@@ -7,21 +7,24 @@
 //!
 //! **Room.** A shard takes what keeps its backlog within its capacity. What could never fit – an operation larger than
 //! the byte budget, a group larger than the count – is taken when every shard it touches is empty, and queues behind
-//! nobody.
+//! nobody. So that it is not starved, its refusal keeps new work away until they are empty, not half.
 //!
 //! **Latch.** Set by a refusal for want of room and by a `send` that has to wait; released when no `send` waits and the
 //! backlog is at or below half of the capacity, on the whole and on each shard that latched. A refusal below these
 //! marks (of a large group) sets nothing, since it would be released in the same step.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::sync::PoisonError;
+use std::task::{Poll, Waker};
+use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::barrier::Barriers;
-use crate::queue::{Entry, Load, ShardQueue};
-use crate::{CloseReport, FlushReport, LatchScope, RefusedReason, WriterOptions, WriterStats};
+use crate::barrier::{Barriers, HELD};
+use crate::queue::{Entry, Load, SAMPLED, ShardQueue};
+use crate::report::Failures;
+use crate::sync::{Mutex, MutexGuard, now};
+use crate::{CloseReport, Histogram, LatchScope, RefusedReason, WriterOptions, WriterStats};
 
 /// The depth from which on each further power of two is warned about.
 const DEPTH_WARNING: usize = 1_024;
@@ -58,6 +61,8 @@ pub(crate) struct State<T> {
 /// What follows from a step, after the lock.
 #[derive(Default)]
 pub(crate) struct Effects {
+    /// The first task to wake: mostly there is no other.
+    task: Option<Waker>,
     pub(crate) wakers: Vec<Waker>,
     /// Wakers of no more use: dropping one may run anything, so it happens outside as well.
     pub(crate) stale: Vec<Waker>,
@@ -77,24 +82,50 @@ impl Effects {
         if let Some(depth) = self.deep {
             tracing::warn!(depth, "the backlog is deeper than ever");
         }
-        for waker in self.wakers {
+        for waker in self.task.into_iter().chain(self.wakers) {
             waker.wake();
         }
     }
 }
 
+/// What a shard's task sees when it looks for work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// There is enough.
+    Arrived,
+    /// A flush of one pid waits, or a pid was released; or a lane is due.
+    Errands,
+    /// There is nothing and will be nothing.
+    Nothing,
+}
+
+/// How a call of the sink ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Ended {
+    #[default]
+    Answered,
+    Panicked,
+    TimedOut,
+}
+
 /// How a batch ended, for the books.
 #[derive(Default)]
 pub(crate) struct Settled {
+    pub(crate) ended: Ended,
+    pub(crate) took: Duration,
     pub(crate) applied: u64,
+    pub(crate) coalesced: u64,
     pub(crate) retried: Load,
-    pub(crate) failures: FlushReport,
+    pub(crate) failures: Failures,
+    /// How long those waited that were tried for the first time.
+    pub(crate) queue_us: Histogram,
+    /// Pids that wait to be acknowledged from now on, and the epochs of their operations in the lanes.
+    pub(crate) holds: Vec<(u64, Vec<u64>)>,
 }
 
 pub(crate) struct Gate<T> {
     state: Mutex<State<T>>,
-    /// One per shard: entries have arrived, or the phase has changed.
-    wakes: Box<[Notify]>,
+    shards: usize,
     floor: watch::Sender<u64>,
 }
 
@@ -120,15 +151,11 @@ impl<T> Gate<T> {
             abandoned: 0,
             counters: WriterStats::default(),
         };
-        Self {
-            state: Mutex::new(state),
-            wakes: (0..shards).map(|_| Notify::new()).collect(),
-            floor: watch::Sender::new(0),
-        }
+        Self { state: Mutex::new(state), shards, floor: watch::Sender::new(0) }
     }
 
     pub(crate) fn shards(&self) -> usize {
-        self.wakes.len()
+        self.shards
     }
 
     /// One step under the lock, then its effects.
@@ -144,22 +171,9 @@ impl<T> Gate<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn wake(&self, shard: usize) {
-        self.wakes[shard].notify_one();
-    }
-
-    pub(crate) async fn woken(&self, shard: usize) {
-        self.wakes[shard].notified().await;
-    }
-
-    /// Counts operations as ended, for the flushes. Their tickets are resolved before.
-    pub(crate) fn ended(&self, epochs: &[(u64, usize)]) {
-        let floor = self.step(|state, _| {
-            for (epoch, ops) in epochs {
-                state.barriers.ended(*epoch, *ops);
-            }
-            state.barriers.floor()
-        });
+    /// Lets the flushes go on that waited for this.
+    pub(crate) fn reached(&self, floor: Option<u64>) {
+        let Some(floor) = floor else { return };
         self.floor.send_if_modified(|known| {
             let higher = floor > *known;
             *known = floor.max(*known);
@@ -177,20 +191,17 @@ impl<T> Gate<T> {
 
     /// Nothing is taken from here on. Happens only in the phase `from`; whether it did.
     pub(crate) fn shut(&self, to: Phase, from: Phase) -> bool {
-        let shut = self.step(|state, effects| {
+        self.step(|state, effects| {
             let shut = state.phase == from;
             if shut {
                 state.phase = to;
-                for shard in &state.shards {
+                for shard in &mut state.shards {
                     shard.wake_waiters(&mut effects.wakers);
+                    effects.wakers.extend(shard.wake());
                 }
             }
             shut
-        });
-        if shut {
-            self.wakes.iter().for_each(Notify::notify_one);
-        }
-        shut
+        })
     }
 }
 
@@ -213,6 +224,82 @@ impl<T> State<T> {
         &mut self.shards[shard]
     }
 
+    /// Counts operations as ended, for the flushes; their tickets are resolved. How far everything has ended, if a flush
+    /// waits for that.
+    pub(crate) fn ended(&mut self, epochs: &[(u64, usize)]) -> Option<u64> {
+        for (epoch, ops) in epochs {
+            self.barriers.ended(*epoch, *ops);
+        }
+        self.barriers.awaited_floor()
+    }
+
+    /// Looks for work on behalf of a shard's task, which sleeps unless so much has arrived. It ends if all that is left
+    /// in it is held and nothing will come.
+    pub(crate) fn look(
+        &mut self,
+        shard: usize,
+        want: usize,
+        only_held: bool,
+        waker: &Waker,
+        effects: &mut Effects,
+    ) -> Poll<Seen> {
+        let open = self.phase == Phase::Open;
+        let queue = &mut self.shards[shard];
+        let found = queue.found();
+        let seen = if found.errands {
+            Seen::Errands
+        } else if found.arrived >= want {
+            Seen::Arrived
+        } else if open || !only_held {
+            effects.stale.extend(queue.park(want, waker));
+            return Poll::Pending;
+        } else {
+            queue.end();
+            Seen::Nothing
+        };
+        queue.stay_up();
+        Poll::Ready(seen)
+    }
+
+    /// The task takes the whole inbox if that is all it has and fits into a batch; whether it did.
+    pub(crate) fn take_all(
+        &mut self,
+        shard: usize,
+        bound: Load,
+        into: &mut Vec<Entry<T>>,
+        now: Instant,
+        effects: &mut Effects,
+    ) -> Option<Load> {
+        let queue = &mut self.shards[shard];
+        let load = queue.depth;
+        if !load.within(bound) || load.ops == 0 || queue.found().errands {
+            return None;
+        }
+        queue.drain(into);
+        self.taken(shard, load, now, effects);
+        Some(load)
+    }
+
+    /// How many operations wait to be acknowledged, of a pid's shard and key or of all.
+    pub(crate) fn held(&self, of: Option<(usize, u64)>) -> u64 {
+        let held = match of {
+            None => self.shards.iter().map(|queue| queue.held(None)).sum(),
+            Some((shard, key)) => self.shards[shard].held(Some(key)),
+        };
+        held as u64
+    }
+
+    /// Lets a held pid go on; whether it was held.
+    pub(crate) fn release_pid(&mut self, shard: usize, key: u64, effects: &mut Effects) -> bool {
+        if !self.shards[shard].is_held(key) {
+            return false;
+        }
+        let ops = self.shards[shard].held(Some(key));
+        let epoch = self.barriers.accepted(ops);
+        effects.wakers.extend(self.shards[shard].release(key, epoch));
+        true
+    }
+
     /// Admits new work to one shard: takes its room, or refuses.
     pub(crate) fn admit(
         &mut self,
@@ -221,11 +308,12 @@ impl<T> State<T> {
         effects: &mut Effects,
     ) -> Result<(), RefusedReason> {
         self.admit_open(load.ops, self.is_latched(shard))?;
-        if self.fits(shard, load) || self.shards[shard].used().ops == 0 {
+        let oversize = !load.within(self.capacity);
+        if self.fits(shard, load) || oversize && self.shards[shard].is_drained() {
             return Ok(());
         }
         self.counters.refused += load.ops as u64;
-        self.latch([shard], effects);
+        self.latch([shard], oversize, effects);
         Err(RefusedReason::Saturated)
     }
 
@@ -236,7 +324,7 @@ impl<T> State<T> {
         self.admit_open(ops, touched().any(|(shard, _)| self.is_latched(shard)))?;
         let oversize = touched().any(|(_, load)| !load.within(self.capacity));
         let lacks = |shard: usize, load: Load| {
-            if oversize { self.shards[shard].used().ops > 0 } else { !self.fits(shard, load) }
+            if oversize { !self.shards[shard].is_drained() } else { !self.fits(shard, load) }
         };
         let lacking: Vec<usize> =
             touched().filter(|(shard, load)| lacks(*shard, **load)).map(|(shard, _)| shard).collect();
@@ -244,7 +332,7 @@ impl<T> State<T> {
             return Ok(());
         }
         self.counters.refused += ops as u64;
-        self.latch(lacking, effects);
+        self.latch(lacking, oversize, effects);
         Err(RefusedReason::Saturated)
     }
 
@@ -262,14 +350,16 @@ impl<T> State<T> {
     /// Whether bookkeeping has room now, behind nobody.
     pub(crate) fn has_room(&self, shard: usize, bytes: usize) -> bool {
         let queue = &self.shards[shard];
-        queue.waiting() == 0 && (queue.used().ops == 0 || self.fits(shard, Load::one(bytes)))
+        let load = Load::one(bytes);
+        let oversize = !load.within(self.capacity);
+        queue.waiting() == 0 && (self.fits(shard, load) || oversize && queue.is_drained())
     }
 
     /// Bookkeeping waits for room: the latch is set, whatever the backlog, so that nothing gets in before it.
     pub(crate) fn enlist(&mut self, shard: usize, bytes: usize, waker: Waker, effects: &mut Effects) -> u64 {
         let id = self.shards[shard].enlist(bytes, waker);
         self.counters.stalled += 1;
-        self.latch([shard], effects);
+        self.latch([shard], false, effects);
         id
     }
 
@@ -278,12 +368,22 @@ impl<T> State<T> {
         effects.stale.extend(self.shards[shard].dismiss(id));
     }
 
-    /// Puts in what was admitted; whether the shard's task is to be woken.
-    pub(crate) fn push(&mut self, shard: usize, mut entry: Entry<T>, effects: &mut Effects) -> bool {
-        entry.epoch = self.barriers.accepted(1);
+    /// Puts in what was admitted.
+    pub(crate) fn push(&mut self, shard: usize, mut entry: Entry<T>, effects: &mut Effects) {
+        if self.shards[shard].is_held(entry.key) {
+            entry.epoch = HELD;
+            self.shards[shard].hold_one(entry.key);
+        } else {
+            entry.epoch = self.barriers.accepted(1);
+        }
+        if self.counters.accepted.is_multiple_of(SAMPLED) {
+            entry.since = Some(now());
+        }
         self.counters.accepted += 1;
         self.deepen(shard, Load::one(entry.bytes), effects);
-        self.shards[shard].push(entry)
+        if let Some(task) = self.shards[shard].push(entry) {
+            effects.wakers.extend(effects.task.replace(task));
+        }
     }
 
     /// The task hands a batch to the sink.
@@ -295,6 +395,7 @@ impl<T> State<T> {
         self.counters.depth -= load.ops;
         self.counters.depth_bytes -= load.bytes;
         self.counters.batches += 1;
+        self.counters.batch_ops.note(load.ops as u64);
         self.eased(shard, effects);
     }
 
@@ -303,10 +404,22 @@ impl<T> State<T> {
         let queue = &mut self.shards[shard];
         queue.in_flight = 0;
         queue.applying_since = None;
+        queue.hung = settled.ended == Ended::TimedOut;
+        for (key, epochs) in &settled.holds {
+            let more = queue.hold(*key, epochs.len());
+            epochs.iter().chain(&more).for_each(|epoch| self.barriers.ended(*epoch, 1));
+        }
         self.counters.applied += settled.applied;
-        self.counters.failed += settled.failures.failed;
+        self.counters.coalesced += settled.coalesced;
+        self.counters.failed += settled.failures.count();
         self.counters.retried += settled.retried.ops as u64;
-        self.deepen(shard, settled.retried, effects);
+        self.counters.panicked += u64::from(settled.ended == Ended::Panicked);
+        self.counters.timed_out += u64::from(settled.ended == Ended::TimedOut);
+        self.counters.commit_us.note_duration(settled.took);
+        self.counters.queue_us.merge(&settled.queue_us);
+        if settled.retried.ops > 0 {
+            self.deepen(shard, settled.retried, effects);
+        }
         self.barriers.failed(&settled.failures);
     }
 
@@ -316,7 +429,7 @@ impl<T> State<T> {
         shard: usize,
         waiting: Load,
         in_sink: u64,
-        failures: &FlushReport,
+        failures: &Failures,
         effects: &mut Effects,
     ) {
         self.not_written += waiting.ops as u64;
@@ -325,9 +438,10 @@ impl<T> State<T> {
         queue.depth -= waiting;
         queue.in_flight = 0;
         queue.applying_since = None;
+        queue.forget_held();
         self.counters.depth -= waiting.ops;
         self.counters.depth_bytes -= waiting.bytes;
-        self.counters.failed += failures.failed;
+        self.counters.failed += failures.count();
         self.barriers.failed(failures);
         self.eased(shard, effects);
     }
@@ -348,6 +462,8 @@ impl<T> State<T> {
             in_flight: self.shards.iter().map(|queue| queue.in_flight).sum(),
             waiting: self.shards.iter().map(ShardQueue::waiting).sum(),
             latched: self.is_saturated(),
+            hung_shards: self.shards.iter().filter(|queue| queue.hung).count(),
+            held: self.shards.iter().map(|queue| queue.held(None)).sum(),
             applying_for: oldest.map(|since| now.saturating_duration_since(since)),
             ..self.counters
         }
@@ -375,10 +491,12 @@ impl<T> State<T> {
         }
     }
 
-    fn latch(&mut self, shards: impl IntoIterator<Item = usize>, effects: &mut Effects) {
+    /// Closes shards to new work; with `empties` until they are empty, for somebody who needs that.
+    fn latch(&mut self, shards: impl IntoIterator<Item = usize>, empties: bool, effects: &mut Effects) {
         let before = self.latched_shards;
         let mut last = None;
         for shard in shards {
+            self.shards[shard].empties |= empties;
             if !std::mem::replace(&mut self.shards[shard].latched, true) {
                 self.latched_shards += 1;
                 last = Some(shard);
@@ -409,7 +527,10 @@ impl<T> State<T> {
             return;
         }
         let mark = self.capacity.half();
-        let below = |queue: &ShardQueue<T>| queue.waiting() == 0 && queue.used().within(mark);
+        let below = |queue: &ShardQueue<T>| {
+            let low = if queue.empties { queue.is_drained() } else { queue.used().within(mark) };
+            queue.waiting() == 0 && low
+        };
         if self.scope == LatchScope::Whole {
             let used = self.shards.iter().fold(Load::default(), |sum, queue| sum.plus(queue.used()));
             if !used.within(self.capacity_whole.half()) {
@@ -418,7 +539,7 @@ impl<T> State<T> {
         }
         for queue in self.shards.iter_mut().filter(|queue| queue.latched) {
             if below(queue) {
-                queue.latched = false;
+                (queue.latched, queue.empties) = (false, false);
                 self.latched_shards -= 1;
             }
         }

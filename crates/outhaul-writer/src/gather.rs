@@ -5,6 +5,9 @@
 //! waits until N operations wait again, at most half the running mean of a commit, counted from when the tickets were
 //! resolved. It does so once per batch and only when something waits already: an idle shard has no timer, and a lone
 //! producer is never delayed.
+//!
+//! A wait shorter than a timer can be is a step back behind the tasks that are ready, again and again while that brings
+//! operations. In the runtime's queue those are the producers.
 
 use std::time::Duration;
 
@@ -12,6 +15,10 @@ use tokio::time::Instant;
 
 /// The wheel behind tokio's timers has this resolution, and rounds up.
 const TIMER_RESOLUTION: Duration = Duration::from_millis(1);
+
+/// A commit so short that nothing is won by full batches: while the shard makes the next batch of the producers that are
+/// back, the others come back on other threads.
+const SHORT: Duration = Duration::from_micros(50);
 
 /// Turns at the scheduler that may bring nothing before a wait too short for a timer ends.
 const IDLE_YIELDS_MAX: u32 = 32;
@@ -40,9 +47,14 @@ impl Gather {
     pub(crate) fn committed(&mut self, took: Duration, woken: usize, now: Instant) {
         let mean = self.mean.map_or(took, |mean| mean - mean / 8 + took / 8);
         self.mean = Some(mean);
-        self.next = (woken > 1).then(|| (woken, now + mean / 2));
+        self.next = (woken > 1 && mean >= SHORT).then(|| (woken, now + mean / 2));
         self.idle_yields = 0;
         self.seen = 0;
+    }
+
+    /// Whether somebody is waited for.
+    pub(crate) fn wants(&self) -> bool {
+        self.next.is_some()
     }
 
     /// What to do while that many wait.
@@ -92,6 +104,15 @@ mod tests {
         let mut gather = Gather::default();
         gather.committed(Duration::from_millis(80), 1, Instant::now());
         assert_eq!(gather.pause(1, Instant::now()), Pause::Over);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_short_commit_is_not_worth_a_wait() {
+        let mut gather = Gather::default();
+        gather.committed(Duration::from_micros(49), 8, Instant::now());
+        assert!(!gather.wants());
+        gather.committed(Duration::from_micros(80), 8, Instant::now());
+        assert!(gather.wants());
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,13 +1,15 @@
 //! The backlog of one shard by pid: a FIFO per pid, taken in turns.
 //!
 //! Everything lives in two slabs and is linked by index, so that a steady flow of pids that come and go allocates
-//! nothing. A lane exists while it holds something. A *blocked* lane waits for the next try of its head; the others go
-//! on taking turns.
+//! nothing. A lane exists while something is in it, or it is held. A *blocked* lane waits for the next try of its head, a
+//! *held* one for a person; the others go on taking turns.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use tokio::time::Instant;
 
+use crate::barrier::HELD;
 use crate::queue::{Entry, Load};
 
 const NONE: usize = usize::MAX;
@@ -20,12 +22,13 @@ struct Node<T> {
 
 #[derive(Debug, Default)]
 struct Lane {
-    key: Option<u64>,
+    key: u64,
     head: usize,
     tail: usize,
     len: usize,
     blocked: Option<Instant>,
-    /// Whether `turns` holds it; a blocked lane may still be in there and is passed over.
+    held: bool,
+    /// Whether `turns` holds it; a blocked or held lane may still be in there and is passed over.
     queued: bool,
 }
 
@@ -35,11 +38,30 @@ pub(crate) struct Lanes<T> {
     free_nodes: Vec<usize>,
     lanes: Vec<Lane>,
     free_lanes: Vec<usize>,
-    by_key: HashMap<Option<u64>, usize>,
+    by_key: HashMap<u64, usize, BuildHasherDefault<Hashed>>,
     turns: VecDeque<usize>,
     due: BTreeSet<(Instant, usize)>,
     len: usize,
     ready: usize,
+    held: usize,
+}
+
+/// A key is a hash already: FNV-1a mixes its low bits well, its high bits less, so they are folded in.
+#[derive(Debug, Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = (self.0 << 8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
 }
 
 impl<T> Lanes<T> {
@@ -49,11 +71,12 @@ impl<T> Lanes<T> {
             free_nodes: Vec::new(),
             lanes: Vec::new(),
             free_lanes: Vec::new(),
-            by_key: HashMap::new(),
+            by_key: HashMap::default(),
             turns: VecDeque::new(),
             due: BTreeSet::new(),
             len: 0,
             ready: 0,
+            held: 0,
         }
     }
 
@@ -61,9 +84,30 @@ impl<T> Lanes<T> {
         self.len == 0
     }
 
+    /// Whether nothing that arrives has to go through a lane: there is none, not even an empty one that is held.
+    pub(crate) fn are_idle(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
     /// Entries that may be taken now.
     pub(crate) fn ready(&self) -> usize {
         self.ready
+    }
+
+    /// Entries of lanes that are held.
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// All entries.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Entries of one lane, and whether it is held.
+    pub(crate) fn of(&self, key: u64) -> (usize, bool) {
+        let lane = self.by_key.get(&key).map(|lane| &self.lanes[*lane]);
+        lane.map_or((0, false), |lane| (lane.len, lane.held))
     }
 
     /// When the first blocked lane is due.
@@ -94,6 +138,9 @@ impl<T> Lanes<T> {
             self.lanes[lane].tail = node;
         }
         self.added(lane);
+        if self.lanes[lane].held {
+            return;
+        }
         match self.lanes[lane].blocked.replace(until) {
             Some(earlier) => {
                 self.due.remove(&(earlier, lane));
@@ -101,6 +148,45 @@ impl<T> Lanes<T> {
             None => self.ready -= self.lanes[lane].len,
         }
         self.due.insert((until, lane));
+    }
+
+    /// Holds a lane, which exists from then on though it be empty; the epochs of its entries, which belong to none now.
+    pub(crate) fn hold(&mut self, key: u64) -> Vec<u64> {
+        let lane = self.lane(key);
+        let held = &mut self.lanes[lane];
+        if std::mem::replace(&mut held.held, true) {
+            return Vec::new();
+        }
+        match held.blocked.take() {
+            Some(until) => _ = self.due.remove(&(until, lane)),
+            None => self.ready -= held.len,
+        }
+        self.held += held.len;
+        let (mut epochs, mut node) = (Vec::with_capacity(held.len), held.head);
+        while node != NONE {
+            if let Some(entry) = &mut self.nodes[node].entry {
+                epochs.push(std::mem::replace(&mut entry.epoch, HELD));
+            }
+            node = self.nodes[node].next;
+        }
+        epochs
+    }
+
+    /// Lets a lane go on; its entries are of this epoch.
+    pub(crate) fn release(&mut self, key: u64, epoch: u64) {
+        let Some(lane) = self.by_key.get(&key).copied().filter(|lane| self.lanes[*lane].held) else { return };
+        self.lanes[lane].held = false;
+        let mut node = self.lanes[lane].head;
+        while node != NONE {
+            if let Some(entry) = self.nodes[node].entry.as_mut().filter(|entry| entry.epoch == HELD) {
+                entry.epoch = epoch;
+            }
+            node = self.nodes[node].next;
+        }
+        let len = self.lanes[lane].len;
+        self.held -= len;
+        self.ready += len;
+        if len > 0 { self.enqueue(lane) } else { self.remove_idle(lane) }
     }
 
     /// Lets the lanes go on whose time has come.
@@ -116,13 +202,18 @@ impl<T> Lanes<T> {
         }
     }
 
-    /// Takes entries, one of each lane in turn, until the bound is reached; the first whatever its size.
-    pub(crate) fn take(&mut self, bound: Load, mut with: impl FnMut(Entry<T>)) -> Load {
+    /// Takes entries, one of each lane in turn, until the bound is reached; the first whatever its size. With `once`
+    /// at most one of each lane.
+    pub(crate) fn take(&mut self, bound: Load, once: bool, mut with: impl FnMut(Entry<T>)) -> Load {
         let mut taken = Load::default();
+        let mut had = Vec::new();
         while let Some(lane) = self.turns.front().copied() {
-            if self.lanes[lane].blocked.is_some() {
+            if self.lanes[lane].blocked.is_some() || self.lanes[lane].held || self.lanes[lane].len == 0 {
                 self.turns.pop_front();
                 self.lanes[lane].queued = false;
+                if self.lanes[lane].len == 0 {
+                    self.remove_idle(lane);
+                }
                 continue;
             }
             let bytes = self.nodes[self.lanes[lane].head].entry.as_ref().map_or(0, |entry| entry.bytes);
@@ -134,29 +225,35 @@ impl<T> Lanes<T> {
             self.lanes[lane].queued = false;
             let Some(entry) = self.pop(lane) else { continue };
             self.ready -= 1;
-            if self.lanes[lane].len > 0 {
-                self.enqueue(lane);
+            if self.lanes[lane].len == 0 {
+                self.remove_idle(lane);
+            } else if once {
+                had.push(lane);
             } else {
-                self.remove(lane);
+                self.enqueue(lane);
             }
             taken = more;
             with(entry);
         }
+        for lane in had {
+            self.enqueue(lane);
+        }
         taken
     }
 
-    /// Takes everything out, in the order of each lane.
-    pub(crate) fn clear(&mut self, mut with: impl FnMut(Entry<T>)) {
+    /// Takes everything out, in the order of each lane, and says whether that is held.
+    pub(crate) fn clear(&mut self, mut with: impl FnMut(Entry<T>, bool)) {
         let lanes: Vec<usize> = self.by_key.drain().map(|(_, lane)| lane).collect();
         for lane in lanes {
+            let held = self.lanes[lane].held;
             while let Some(entry) = self.pop(lane) {
-                with(entry);
+                with(entry, held);
             }
         }
         *self = Self::new();
     }
 
-    fn lane(&mut self, key: Option<u64>) -> usize {
+    fn lane(&mut self, key: u64) -> usize {
         if let Some(lane) = self.by_key.get(&key) {
             return *lane;
         }
@@ -192,7 +289,9 @@ impl<T> Lanes<T> {
     fn added(&mut self, lane: usize) {
         self.lanes[lane].len += 1;
         self.len += 1;
-        if self.lanes[lane].blocked.is_none() {
+        if self.lanes[lane].held {
+            self.held += 1;
+        } else if self.lanes[lane].blocked.is_none() {
             self.ready += 1;
             self.enqueue(lane);
         }
@@ -219,9 +318,14 @@ impl<T> Lanes<T> {
         self.nodes[head].entry.take()
     }
 
-    fn remove(&mut self, lane: usize) {
-        self.by_key.remove(&self.lanes[lane].key);
-        self.free_lanes.push(lane);
+    /// Forgets an empty lane, unless it is held or `turns` still names it.
+    fn remove_idle(&mut self, lane: usize) {
+        if self.lanes[lane].held || self.lanes[lane].queued {
+            return;
+        }
+        if self.by_key.remove(&self.lanes[lane].key).is_some() {
+            self.free_lanes.push(lane);
+        }
     }
 }
 
@@ -232,12 +336,12 @@ mod tests {
     use super::*;
 
     fn entry(key: u64, body: u32) -> Entry<u32> {
-        Entry { key: Some(key), bytes: 10, epoch: 0, body }
+        Entry { key, bytes: 10, epoch: 0, since: None, body }
     }
 
     fn take(lanes: &mut Lanes<u32>, ops: usize, bytes: usize) -> Vec<u32> {
         let mut taken = Vec::new();
-        lanes.take(Load { ops, bytes }, |entry| taken.push(entry.body));
+        lanes.take(Load { ops, bytes }, false, |entry| taken.push(entry.body));
         taken
     }
 
@@ -278,5 +382,46 @@ mod tests {
         assert_eq!(lanes.ready(), 5);
         assert_eq!(take(&mut lanes, 100, 1_000), [0, 1, 2, 3, 4]);
         assert!(lanes.is_empty() && lanes.next_due().is_none());
+    }
+
+    #[test]
+    fn one_of_each_lane_where_more_are_not_wanted() {
+        let mut lanes = Lanes::new();
+        [(1, 10), (1, 11), (2, 20), (1, 12)].into_iter().for_each(|(key, body)| lanes.push(entry(key, body)));
+        let mut taken = Vec::new();
+        lanes.take(Load { ops: 100, bytes: 1_000 }, true, |entry| taken.push(entry.body));
+        assert_eq!(taken, [10, 20]);
+        assert_eq!(take(&mut lanes, 100, 1_000), [11, 12]);
+        assert!(lanes.is_empty() && lanes.by_key.is_empty());
+    }
+
+    #[test]
+    fn a_held_lane_waits_until_it_is_released() {
+        let mut lanes = Lanes::new();
+        [(1, 10), (1, 11), (2, 20)].into_iter().for_each(|(key, body)| lanes.push(entry(key, body)));
+        assert_eq!(lanes.hold(1), [0, 0]);
+        lanes.push(Entry { epoch: HELD, ..entry(1, 12) });
+        assert_eq!((lanes.ready(), lanes.held(), lanes.of(1)), (1, 3, (3, true)));
+        lanes.put_back(entry(1, 9), Instant::now());
+        assert_eq!(take(&mut lanes, 100, 1_000), [20]);
+        assert!(lanes.next_due().is_none(), "no time releases it");
+        lanes.release(1, 7);
+        let mut epochs = Vec::new();
+        lanes.take(Load { ops: 100, bytes: 1_000 }, false, |entry| epochs.push((entry.body, entry.epoch)));
+        assert_eq!(epochs, [(9, 0), (10, 7), (11, 7), (12, 7)]);
+        assert_eq!((lanes.ready(), lanes.held(), lanes.by_key.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn an_empty_lane_stays_held() {
+        let mut lanes = Lanes::new();
+        assert_eq!(lanes.hold(1), [0_u64; 0]);
+        lanes.push(entry(1, 10));
+        assert_eq!((lanes.ready(), lanes.held()), (0, 1));
+        lanes.release(1, 0);
+        assert_eq!(take(&mut lanes, 1, 1_000), [10]);
+        lanes.hold(2);
+        lanes.release(2, 0);
+        assert!(lanes.by_key.is_empty());
     }
 }

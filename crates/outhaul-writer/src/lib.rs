@@ -16,7 +16,7 @@
 //!
 //! ```
 //! use std::sync::{Arc, Mutex};
-//! use outhaul_writer::{Operation, Sink, SinkError, Writer, WriterOptions, async_trait};
+//! use outhaul_writer::{Answer, Operation, Sink, Writer, WriterOptions, async_trait};
 //!
 //! struct Line(&'static str, &'static str);
 //!
@@ -34,9 +34,9 @@
 //!     type Output = usize;
 //!     type Error = std::fmt::Error;
 //!
-//!     async fn apply(&self, _shard: u64, ops: &[Line]) -> Vec<Result<usize, SinkError<Self::Error>>> {
+//!     async fn apply(&self, _shard: u64, ops: &[Line]) -> Answer<usize, Self::Error> {
 //!         let mut lines = self.0.lock().unwrap();
-//!         ops.iter().map(|op| { lines.push(op.1); Ok(lines.len()) }).collect()
+//!         ops.iter().map(|op| { lines.push(op.1); Ok(lines.len()) }).collect::<Vec<_>>().into()
 //!     }
 //! }
 //!
@@ -53,14 +53,22 @@
 //! # }
 //! ```
 //!
-//! Inside, callers meet one short lock (`gate`), in which room, counts and latch change together; each shard has one
+//! What it promises in detail is in [`contract`]. Inside, callers meet one short lock (`gate`), in which room, counts and latch change together; each shard has one
 //! task (`shard`) that keeps its backlog by pid (`lanes`) and calls the sink.
 
+#[doc = include_str!("contract.md")]
+pub mod contract {}
+
 mod barrier;
+mod batch;
 mod error;
+mod flush;
 mod gate;
 mod gather;
+mod histogram;
 mod lanes;
+#[cfg(all(test, outhaul_model))]
+mod model;
 mod options;
 mod queue;
 mod report;
@@ -69,16 +77,18 @@ mod send;
 mod shard;
 mod sink;
 mod stats;
+mod sync;
 mod ticket;
 mod writer;
 
 pub use async_trait::async_trait;
 
 pub use error::{Closed, NotWrittenReason, Refused, RefusedReason, WriteError};
-pub use options::{LatchScope, WriterOptions};
+pub use histogram::Histogram;
+pub use options::{LatchScope, OnFailure, WriterOptions};
 pub use report::{CloseReport, FlushReport, ShardFailure};
 pub use route::shard_of;
-pub use sink::{FailureKind, Operation, Sink, SinkError};
+pub use sink::{Answer, FailureKind, Operation, Sink, SinkError};
 pub use stats::WriterStats;
 pub use ticket::{Ticket, TicketOf};
 pub use writer::Writer;

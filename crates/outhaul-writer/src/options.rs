@@ -13,6 +13,17 @@ pub enum LatchScope {
     Shard,
 }
 
+/// What becomes of the rest of a pid when one of its operations fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnFailure {
+    /// It goes on: the failed operation's ticket and the next flush tell.
+    #[default]
+    Continue,
+    /// It is held – neither tried nor failed, and counted as waiting – until somebody who has seen the failure calls
+    /// [`acknowledge`](crate::Writer::acknowledge): a later operation never lands on top of one that is missing.
+    StopPid,
+}
+
 /// The bounds of a [`Writer`](crate::Writer).
 ///
 /// A count of zero cannot be written down. A zero duration is no "unlimited": it means no time at all.
@@ -41,6 +52,8 @@ pub struct WriterOptions {
     /// How long one call of the sink may take before it counts as hung: its future is dropped and the outcome of its
     /// operations is unknown. Default 60 s.
     pub apply_max: Duration,
+    /// What becomes of the rest of a pid when one of its operations fails. Default: it goes on.
+    pub on_failure: OnFailure,
     /// What a refusal closes. Default the whole writer.
     pub latch: LatchScope,
     /// Whether a shard that has just woken N producers waits a moment for them to come back, at most half the running
@@ -63,6 +76,7 @@ impl Default for WriterOptions {
             backoff_min: Duration::from_millis(10),
             backoff_max: Duration::from_secs(1),
             apply_max: Duration::from_secs(60),
+            on_failure: OnFailure::default(),
             latch: LatchScope::default(),
             gather: true,
             close_max: Duration::from_secs(90),

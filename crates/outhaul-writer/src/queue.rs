@@ -1,10 +1,13 @@
 //! What one shard has accepted and not taken: its inbox, its numbers, and the sends that wait for room in it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::{AddAssign, SubAssign};
 use std::task::Waker;
 
+use tokio::sync::oneshot;
 use tokio::time::Instant;
+
+use crate::barrier::HELD;
 
 /// Operations and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,14 +47,20 @@ impl SubAssign for Load {
     }
 }
 
+/// Of so many operations one is timed while it waits.
+pub(crate) const SAMPLED: u64 = 16;
+
 /// An accepted operation on its way: `body` is the operation and its promise.
 #[derive(Debug)]
 pub(crate) struct Entry<T> {
-    /// The lane: the hash of the pid. Two pids with one hash share their turns, which costs them nothing but that.
-    pub(crate) key: Option<u64>,
+    /// The lane: the hash of the pid, 0 without one. Two pids with one hash share their turns, and are held together,
+    /// which costs them nothing but that.
+    pub(crate) key: u64,
     pub(crate) bytes: usize,
     /// Set at acceptance, for the flushes.
     pub(crate) epoch: u64,
+    /// When it was accepted: of one in [`SAMPLED`], since a look at the clock costs as much as the rest of it.
+    pub(crate) since: Option<Instant>,
     pub(crate) body: T,
 }
 
@@ -61,6 +70,23 @@ struct Waiter {
     id: u64,
     bytes: usize,
     waker: Waker,
+}
+
+/// A flush of one pid: what of it lies before this place of the inbox is to end.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    pub(crate) at: usize,
+    pub(crate) key: u64,
+    pub(crate) done: oneshot::Sender<()>,
+}
+
+/// What a shard's task finds.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Operations in the inbox.
+    pub(crate) arrived: usize,
+    /// Whether there is a mark or a release among them.
+    pub(crate) errands: bool,
 }
 
 #[derive(Debug)]
@@ -74,11 +100,23 @@ pub(crate) struct ShardQueue<T> {
     waiters: VecDeque<Waiter>,
     granted: usize,
     next_waiter: u64,
-    /// The length of the inbox at which the task wants to be woken.
+    /// The length of the inbox at which the task wants to be woken, and how.
     wake_at: usize,
+    task: Option<Waker>,
     pub(crate) latched: bool,
+    /// It has refused what never fits, for which it has to be empty: half is not enough to release it.
+    pub(crate) empties: bool,
     pub(crate) in_flight: usize,
     pub(crate) applying_since: Option<Instant>,
+    /// Its last call did not end in time.
+    pub(crate) hung: bool,
+    marks: Vec<Mark>,
+    /// Pids that wait to be acknowledged, and how many operations of each.
+    held: HashMap<u64, usize>,
+    /// Pids that were acknowledged, and the epoch of their operations from then on.
+    released: Vec<(u64, u64)>,
+    /// The task has ended.
+    ended: bool,
 }
 
 impl<T> ShardQueue<T> {
@@ -91,9 +129,16 @@ impl<T> ShardQueue<T> {
             granted: 0,
             next_waiter: 0,
             wake_at: usize::MAX,
+            task: None,
             latched: false,
+            empties: false,
             in_flight: 0,
             applying_since: None,
+            hung: false,
+            marks: Vec::new(),
+            held: HashMap::new(),
+            released: Vec::new(),
+            ended: false,
         }
     }
 
@@ -101,32 +146,115 @@ impl<T> ShardQueue<T> {
         self.depth.plus(self.reserved)
     }
 
+    /// Whether nothing is in it but what is held, which only a person ends.
+    pub(crate) fn is_drained(&self) -> bool {
+        let used = self.used().ops;
+        used == 0 || used == self.held(None)
+    }
+
     /// Sends without their room yet.
     pub(crate) fn waiting(&self) -> usize {
         self.waiters.len() - self.granted
     }
 
-    /// Puts an accepted entry in; whether the task is to be woken. The caller has counted it.
-    pub(crate) fn push(&mut self, entry: Entry<T>) -> bool {
+    /// Puts an accepted entry in; the task, if it is to be woken. The caller has counted it.
+    pub(crate) fn push(&mut self, entry: Entry<T>) -> Option<Waker> {
         self.inbox.push(entry);
-        let wake = self.inbox.len() >= self.wake_at;
-        if wake {
-            self.wake_at = usize::MAX;
+        if self.inbox.len() < self.wake_at { None } else { self.wake() }
+    }
+
+    /// The task, if it sleeps; it is told only once.
+    pub(crate) fn wake(&mut self) -> Option<Waker> {
+        self.wake_at = usize::MAX;
+        self.task.take()
+    }
+
+    pub(crate) fn found(&self) -> Found {
+        let errands = !self.marks.is_empty() || !self.released.is_empty();
+        Found { arrived: self.inbox.len(), errands }
+    }
+
+    /// The task does not sleep: only what is more than an arrival wakes it.
+    pub(crate) fn stay_up(&mut self) {
+        self.wake_at = usize::MAX;
+    }
+
+    /// Asks for a wake-up when `want` entries have arrived; the waker that this replaces.
+    pub(crate) fn park(&mut self, want: usize, waker: &Waker) -> Option<Waker> {
+        self.wake_at = want;
+        match &mut self.task {
+            Some(known) if known.will_wake(waker) => None,
+            task => task.replace(waker.clone()),
         }
-        wake
     }
 
     /// Moves what has arrived to the (empty) `into`.
     pub(crate) fn drain(&mut self, into: &mut Vec<Entry<T>>) {
-        self.wake_at = usize::MAX;
         std::mem::swap(&mut self.inbox, into);
     }
 
-    /// Asks for a wake-up when `want` entries have arrived; whether there are fewer now.
-    pub(crate) fn park(&mut self, want: usize) -> bool {
-        let park = self.inbox.len() < want;
-        self.wake_at = if park { want } else { usize::MAX };
-        park
+    /// Moves marks and releases out: those of the entries that are drained in the same step.
+    pub(crate) fn errands(&mut self) -> (Vec<Mark>, Vec<(u64, u64)>) {
+        (std::mem::take(&mut self.marks), std::mem::take(&mut self.released))
+    }
+
+    /// Asks to be told when what was accepted of a pid has ended; the task, if it is to be woken.
+    pub(crate) fn mark(&mut self, key: u64, done: oneshot::Sender<()>) -> Option<Waker> {
+        if self.ended {
+            // Dropped, it tells the same.
+            return None;
+        }
+        self.marks.push(Mark { at: self.inbox.len(), key, done });
+        self.wake()
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.ended = true;
+        self.marks.clear();
+    }
+
+    pub(crate) fn is_held(&self, key: u64) -> bool {
+        !self.held.is_empty() && self.held.contains_key(&key)
+    }
+
+    /// How many operations of a pid, or of all, wait to be acknowledged.
+    pub(crate) fn held(&self, key: Option<u64>) -> usize {
+        match key {
+            None => self.held.values().sum(),
+            Some(key) => self.held.get(&key).copied().unwrap_or(0),
+        }
+    }
+
+    /// Counts an operation of a pid that is held.
+    pub(crate) fn hold_one(&mut self, key: u64) {
+        if let Some(ops) = self.held.get_mut(&key) {
+            *ops += 1;
+        }
+    }
+
+    /// Holds a pid of which the task has `ops`; the epochs of those of it that are still in the inbox.
+    pub(crate) fn hold(&mut self, key: u64, ops: usize) -> Vec<u64> {
+        let mut epochs = Vec::new();
+        for entry in self.inbox.iter_mut().filter(|entry| entry.key == key && entry.epoch != HELD) {
+            epochs.push(std::mem::replace(&mut entry.epoch, HELD));
+        }
+        *self.held.entry(key).or_default() += ops + epochs.len();
+        epochs
+    }
+
+    /// Lets a pid go on; its operations are of this epoch now. The task, if it is to be woken.
+    pub(crate) fn release(&mut self, key: u64, epoch: u64) -> Option<Waker> {
+        self.held.remove(&key);
+        for entry in self.inbox.iter_mut().filter(|entry| entry.key == key && entry.epoch == HELD) {
+            entry.epoch = epoch;
+        }
+        self.released.push((key, epoch));
+        self.wake()
+    }
+
+    /// Holds nothing any more: the shard ends.
+    pub(crate) fn forget_held(&mut self) {
+        self.held.clear();
     }
 
     pub(crate) fn enlist(&mut self, bytes: usize, waker: Waker) -> u64 {
@@ -141,7 +269,7 @@ impl<T> ShardQueue<T> {
         while let Some(waiter) = self.waiters.get(self.granted) {
             let load = Load::one(waiter.bytes);
             let used = self.used();
-            if used.ops > 0 && !used.plus(load).within(capacity) {
+            if !used.plus(load).within(capacity) && (load.within(capacity) || !self.is_drained()) {
                 return;
             }
             wakers.push(waiter.waker.clone());

@@ -9,7 +9,7 @@ use crate::gate::Phase;
 use crate::queue::Entry;
 use crate::shard::{GateOf, Job};
 
-/// Waits for room and puts the entry in, or gives the job back when the writer closes.
+/// Waits for room and puts the entry in, or gives it back when the writer closes.
 ///
 /// The entry stays in the future until the poll that returns: only then is it accepted. Room that was granted and not
 /// come for is given back on drop.
@@ -30,7 +30,7 @@ impl<'a, S: Sink> Sending<'a, S> {
 }
 
 impl<S: Sink> Future for Sending<'_, S> {
-    type Output = Result<(), Job<S>>;
+    type Output = Result<(), Entry<Job<S>>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { gate, shard, entry, waiter } = &mut *self;
@@ -58,7 +58,8 @@ impl<S: Sink> Future for Sending<'_, S> {
                 state.dismiss(shard, id, effects);
             }
             if open {
-                return Poll::Ready(Ok(entry.is_some_and(|entry| state.push(shard, entry, effects))));
+                entry.into_iter().for_each(|entry| state.push(shard, entry, effects));
+                return Poll::Ready(Ok(()));
             }
             if id.is_some() {
                 state.eased(shard, effects);
@@ -67,13 +68,8 @@ impl<S: Sink> Future for Sending<'_, S> {
         });
         match polled {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(wake)) => {
-                if wake {
-                    gate.wake(shard);
-                }
-                Poll::Ready(Ok(()))
-            }
-            Poll::Ready(Err(Some(entry))) => Poll::Ready(Err(entry.body)),
+            Poll::Ready(Ok(())) => Poll::Ready(Ok(())),
+            Poll::Ready(Err(Some(entry))) => Poll::Ready(Err(entry)),
             Poll::Ready(Err(None)) => panic!("polled again after its end"),
         }
     }

@@ -1,36 +1,53 @@
 //! The task of one shard: takes a batch, hands it to the sink, tells everybody what came of it.
 
 use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::time::{Instant, timeout_at};
-use tracing::Instrument;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tracing::{Instrument, Span};
 
-use crate::gate::{Gate, Phase, Settled};
+use crate::batch::{Batch, Rest};
+use crate::gate::{Ended, Gate, Phase, Seen, Settled};
 use crate::gather::{Gather, Pause};
 use crate::lanes::Lanes;
 use crate::queue::{Entry, Load};
-use crate::ticket::PromiseOf;
-use crate::{FailureKind, NotWrittenReason, Operation, Sink, SinkError, WriteError, WriterOptions};
+use crate::sync::{now, step_back, timeout_at};
+use crate::ticket::{Outcome, Promise};
+use crate::{
+    Answer, FailureKind, Histogram, NotWrittenReason, OnFailure, Operation, Sink, SinkError, WriteError,
+    WriterOptions,
+};
 
-/// An accepted operation.
+/// An accepted operation, which lies in its promise.
 pub(crate) struct Job<S: Sink> {
-    pub(crate) op: S::Op,
-    pub(crate) promise: PromiseOf<S>,
-    pub(crate) tries: Tries,
+    pub(crate) promise: Promise<S>,
+    /// What few of them have.
+    pub(crate) extra: Option<Box<Extra>>,
 }
 
-/// The tries of an operation that have failed.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Tries {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Extra {
+    /// Tries that failed.
     failed: u32,
     give_up_at: Option<Instant>,
+    /// Stands for itself: neither replaces nor is replaced.
+    pub(crate) apart: bool,
+    /// Where it was submitted.
+    pub(crate) span: Option<Span>,
 }
 
-impl Tries {
+impl Extra {
+    pub(crate) fn submitted_in(span: Span) -> Self {
+        Self { span: Some(span), ..Self::default() }
+    }
+
     /// Notes a failed try; whether there is to be another.
     fn fail(&mut self, kind: FailureKind, now: Instant, retry_max: Duration) -> bool {
         let give_up_at = *self.give_up_at.get_or_insert(later(now, retry_max));
@@ -49,21 +66,13 @@ impl Tries {
 }
 
 pub(crate) type GateOf<S> = Gate<Job<S>>;
-type Outcome<S> = Result<<S as Sink>::Output, WriteError<<S as Sink>::Error>>;
-type Results<S> = Vec<Result<<S as Sink>::Output, SinkError<<S as Sink>::Error>>>;
-type Rest<S> = Entry<(PromiseOf<S>, Tries)>;
+type ResultOf<S> = Result<<S as Sink>::Output, SinkError<<S as Sink>::Error>>;
 
-/// What the sink holds: the operations in one slice, the rest of their entries beside them.
-struct Batch<S: Sink> {
-    ops: Vec<S::Op>,
-    rest: Vec<Rest<S>>,
-}
-
-impl<S: Sink> Batch<S> {
-    /// Both lists, to be given back for their memory.
-    fn lend(&mut self) -> (Vec<S::Op>, Vec<Rest<S>>) {
-        (std::mem::take(&mut self.ops), std::mem::take(&mut self.rest))
-    }
+/// A flush of one pid that waits for so many more of it to end.
+struct Watch {
+    key: u64,
+    left: usize,
+    done: oneshot::Sender<()>,
 }
 
 pub(crate) struct Shard<S: Sink> {
@@ -74,207 +83,391 @@ pub(crate) struct Shard<S: Sink> {
     lanes: Lanes<Job<S>>,
     arrived: Vec<Entry<Job<S>>>,
     gather: Gather,
-    open: bool,
-    /// A batch that an atomic sink has refused as a whole: tried before anything else, in ever smaller batches.
+    /// When the last call ended.
+    applied_at: Instant,
+    /// At most one operation of a pid in a call.
+    once: bool,
+    /// A batch that failed as a whole: tried before anything else, in ever smaller batches.
     suspects: VecDeque<Entry<Job<S>>>,
     suspects_max: usize,
     batch: Batch<S>,
     /// Of the batch that just ended; kept for their memory.
-    resolved: Vec<(PromiseOf<S>, Outcome<S>)>,
+    resolved: Vec<(Promise<S>, Outcome<S>)>,
     again: Vec<Entry<Job<S>>>,
     epochs: Vec<(u64, usize)>,
     settled: Settled,
+    /// Pids of which an operation of the batch has failed, where that holds the rest.
+    stopped: Vec<u64>,
+    watches: Vec<Watch>,
 }
 
 impl<S: Sink> Shard<S> {
     pub(crate) fn new(index: usize, sink: Arc<S>, gate: Arc<GateOf<S>>, options: Arc<WriterOptions>) -> Self {
         Self {
             index,
+            once: options.on_failure == OnFailure::StopPid && !sink.stops_at_failure(),
             sink,
             gate,
             options,
             lanes: Lanes::new(),
             arrived: Vec::new(),
             gather: Gather::default(),
-            open: true,
+            applied_at: now(),
             suspects: VecDeque::new(),
             suspects_max: 1,
-            batch: Batch { ops: Vec::new(), rest: Vec::new() },
+            batch: Batch::new(),
             resolved: Vec::new(),
             again: Vec::new(),
             epochs: Vec::new(),
             settled: Settled::default(),
+            stopped: Vec::new(),
+            watches: Vec::new(),
         }
     }
 
-    /// Runs until the writer closes and the backlog is empty.
+    /// Runs until the writer closes and the backlog is empty, or held.
     pub(crate) async fn run(mut self) {
         while self.wait().await {
             self.gather().await;
-            let took = self.apply().await;
-            let woken = self.tell();
+            let woken = self.apply().await;
             if self.options.gather {
-                self.gather.committed(took, woken, Instant::now());
+                self.gather.committed(self.settled.took, woken, self.applied_at);
             }
             // A sink that never waits must not keep whom it has just woken from running.
-            tokio::task::yield_now().await;
+            if woken > 1 {
+                step_back().await;
+            }
         }
     }
 
     /// Waits until something may be taken; false when nothing ever will be.
     async fn wait(&mut self) -> bool {
         loop {
-            let phase = self.drain();
-            self.lanes.unblock(Instant::now());
-            if self.lanes.ready() > 0 || !self.suspects.is_empty() {
-                return true;
+            if !self.lanes.is_empty() {
+                self.lanes.unblock(now());
             }
-            if phase != Phase::Open && self.lanes.is_empty() {
-                return false;
-            }
+            let only_held = self.suspects.is_empty() && self.lanes.len() == self.lanes.held();
+            let want = if self.lanes.ready() + self.suspects.len() > 0 { 0 } else { 1 };
+            let (gate, index, epochs) = (&self.gate, self.index, &mut self.epochs);
             let due = self.lanes.next_due();
-            self.park(1, due).await;
+            let looked = poll_fn(|cx| {
+                let (seen, floor) = gate.step(|state, effects| {
+                    let floor = state.ended(epochs);
+                    let seen = state.look(index, want, only_held, cx.waker(), effects);
+                    (seen, floor)
+                });
+                epochs.clear();
+                gate.reached(floor);
+                seen
+            });
+            let seen = match due {
+                Some(due) => timeout_at(due, looked).await.unwrap_or(Seen::Errands),
+                None => looked.await,
+            };
+            match seen {
+                Seen::Arrived => return true,
+                Seen::Nothing => return false,
+                Seen::Errands => self.drain(),
+            }
         }
     }
 
     /// Waits for the producers that the last batch has woken.
     async fn gather(&mut self) {
-        while self.open && self.suspects.is_empty() {
-            match self.gather.pause(self.lanes.ready(), Instant::now()) {
-                Pause::Over => return,
-                Pause::Sleep { more, until } => self.park(more, Some(until)).await,
-                Pause::Yield => tokio::task::yield_now().await,
+        while self.suspects.is_empty() && self.gather.wants() {
+            let ready = self.lanes.ready();
+            let (gate, index) = (&self.gate, self.index);
+            let (waiting, open) = gate
+                .step(|state, _| (ready + state.shard(index).found().arrived, state.phase() == Phase::Open));
+            if !open {
+                return;
             }
-            self.drain();
+            match self.gather.pause(waiting, now()) {
+                Pause::Over => return,
+                Pause::Sleep { more, until } => {
+                    let want = waiting + more - ready;
+                    let looked = poll_fn(|cx| {
+                        gate.step(|state, effects| state.look(index, want, false, cx.waker(), effects))
+                    });
+                    // Somebody wants something else meanwhile: it is done when the batch is taken.
+                    if let Ok(Seen::Errands) = timeout_at(until, looked).await {
+                        return;
+                    }
+                }
+                Pause::Yield => step_back().await,
+            }
         }
     }
 
-    /// Sleeps until `want` entries have arrived, the time has come, or the writer closes.
-    async fn park(&mut self, want: usize, until: Option<Instant>) {
-        if !self.gate.step(|state, _| state.shard(self.index).park(want)) {
-            return;
-        }
-        let woken = self.gate.woken(self.index);
-        match until {
-            // Both ends are the same to the caller, who looks again.
-            Some(until) => timeout_at(until, woken).await.unwrap_or(()),
-            None => woken.await,
-        }
-    }
-
-    fn drain(&mut self) -> Phase {
-        let phase = self.gate.step(|state, _| {
-            state.shard(self.index).drain(&mut self.arrived);
-            state.phase()
+    /// Moves what has arrived into the lanes, and does the errands among it in their places.
+    fn drain(&mut self) {
+        let (marks, released) = self.gate.step(|state, _| {
+            let queue = state.shard(self.index);
+            queue.drain(&mut self.arrived);
+            queue.errands()
         });
-        for entry in self.arrived.drain(..) {
+        for (key, epoch) in released {
+            self.lanes.release(key, epoch);
+        }
+        let mut marks = marks.into_iter().peekable();
+        let mut arrived = std::mem::take(&mut self.arrived);
+        for (at, entry) in arrived.drain(..).enumerate() {
+            while let Some(mark) = marks.next_if(|mark| mark.at <= at) {
+                self.watch(mark.key, mark.done);
+            }
             self.lanes.push(entry);
         }
-        self.open = phase == Phase::Open;
-        phase
+        self.arrived = arrived;
+        for mark in marks {
+            self.watch(mark.key, mark.done);
+        }
     }
 
-    /// Takes a batch and hands it to the sink; how long that took.
-    async fn apply(&mut self) -> Duration {
-        let load = self.take();
-        let began = Instant::now();
-        self.gate.step(|state, effects| state.taken(self.index, load, began, effects));
+    /// Lets a flush wait for what there is of a pid, which is not in the sink: this is between two batches.
+    fn watch(&mut self, key: u64, done: oneshot::Sender<()>) {
+        let (waiting, held) = self.lanes.of(key);
+        let left = waiting + self.suspects.iter().filter(|entry| entry.key == key).count();
+        if left > 0 && !held {
+            self.watches.push(Watch { key, left, done });
+        } else {
+            tell(done);
+        }
+    }
 
+    /// Takes a batch, hands it to the sink, tells what came of it; how many tickets somebody held.
+    async fn apply(&mut self) -> usize {
+        let began = now();
+        let load = self.take(began);
+        if load.ops == 0 {
+            // All that came is of pids that are held.
+            return 0;
+        }
+        self.batch.coalesce(&self.sink);
+        let asked = self.batch.ops.len();
         let shard = self.index as u64;
         let span = tracing::debug_span!("apply", shard, ops = load.ops, bytes = load.bytes);
-        let call = async { self.sink.apply(shard, &self.batch.ops).await };
-        let call = AssertUnwindSafe(call).catch_unwind().instrument(span);
-        let results = timeout_at(later(began, self.options.apply_max), call).await;
-        let ended = Instant::now();
-        match results {
-            Ok(Ok(results)) if results.len() == load.ops => self.answer(results, ended),
-            Ok(Ok(results)) => {
-                self.fail_batch(&WriteError::WrongCount { asked: load.ops, answered: results.len() })
-            }
-            Ok(Err(_)) => self.fail_batch(&WriteError::SinkPanicked),
-            Err(_) => self.fail_batch(&WriteError::TimedOut),
+        if !span.is_disabled() {
+            self.link(&span);
         }
-        ended - began
+        let answer = {
+            let call = async { self.sink.apply(shard, &self.batch.ops).await };
+            let mut call = pin!(AssertUnwindSafe(call).catch_unwind().instrument(span));
+            // A sink that need not wait needs no clock.
+            match poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
+                Poll::Ready(answer) => Ok(answer),
+                Poll::Pending => timeout_at(later(began, self.options.apply_max), call).await,
+            }
+        };
+        let ended = now();
+        (self.settled.took, self.applied_at) = (ended - began, ended);
+        match answer {
+            Ok(Ok(Answer::Each(results))) if results.len() == asked => self.answer(results, ended),
+            Ok(Ok(Answer::Each(results))) => {
+                self.fail_batch(&WriteError::WrongCount { asked, answered: results.len() })
+            }
+            Ok(Ok(Answer::Failed(error))) if error.kind == FailureKind::Permanent && load.ops > 1 => {
+                self.narrow()
+            }
+            Ok(Ok(Answer::Failed(error))) => self.answer(vec![Err(error); asked], ended),
+            Ok(Err(_)) => {
+                self.settled.ended = Ended::Panicked;
+                self.fail_batch(&WriteError::SinkPanicked);
+            }
+            Err(_) => {
+                self.settled.ended = Ended::TimedOut;
+                self.fail_batch(&WriteError::TimedOut);
+            }
+        }
+        self.tell()
     }
 
     /// Fills the batch: with suspects while there are any.
-    fn take(&mut self) -> Load {
-        let batch = &mut self.batch;
-        let mut put = |Entry { key, bytes, epoch, body }: Entry<Job<S>>| {
-            batch.ops.push(body.op);
-            batch.rest.push(Entry { key, bytes, epoch, body: (body.promise, body.tries) });
-        };
-        if self.suspects.is_empty() {
-            let options = &self.options;
-            let bound = Load { ops: options.batch_ops_max.get(), bytes: options.batch_bytes_max.get() };
-            return self.lanes.take(bound, put);
+    fn take(&mut self, at: Instant) -> Load {
+        let options = &self.options;
+        let bound = Load { ops: options.batch_ops_max.get(), bytes: options.batch_bytes_max.get() };
+        if self.lanes.are_idle() && self.suspects.is_empty() && !self.once {
+            let (gate, arrived) = (&self.gate, &mut self.arrived);
+            let taken = gate.step(|state, effects| state.take_all(self.index, bound, arrived, at, effects));
+            if let Some(load) = taken {
+                let (batch, queue_us) = (&mut self.batch, &mut self.settled.queue_us);
+                for entry in self.arrived.drain(..) {
+                    note_queued(queue_us, &entry, at);
+                    batch.put(entry);
+                }
+                return load;
+            }
         }
+        self.drain();
+        let (batch, queue_us) = (&mut self.batch, &mut self.settled.queue_us);
         let mut load = Load::default();
-        for entry in self.suspects.drain(..self.suspects_max.min(self.suspects.len())) {
-            load += Load::one(entry.bytes);
-            put(entry);
+        if self.suspects.is_empty() {
+            load = self.lanes.take(bound, self.once, |entry| {
+                note_queued(queue_us, &entry, at);
+                batch.put(entry);
+            });
+        } else {
+            for entry in self.suspects.drain(..self.suspects_max.min(self.suspects.len())) {
+                load += Load::one(entry.bytes);
+                batch.put(entry);
+            }
+        }
+        if load.ops > 0 {
+            self.gate.step(|state, effects| state.taken(self.index, load, at, effects));
         }
         load
     }
 
+    /// Says in the span of a batch where its operations were submitted.
+    fn link(&self, span: &Span) {
+        let replaced = self.batch.members.iter().map(|member| &member.rest);
+        let mut last = None;
+        for rest in self.batch.rest.iter().chain(replaced) {
+            let Some(submitted) = rest.body.1.as_ref().and_then(|extra| extra.span.as_ref()) else {
+                continue;
+            };
+            if last.replace(submitted.id()) != Some(submitted.id()) {
+                span.follows_from(submitted);
+            }
+        }
+    }
+
     /// Each operation of the batch ends, or comes again.
-    fn answer(&mut self, results: Results<S>, now: Instant) {
-        let spoilt = results.len() > 1 && self.sink.is_atomic() && results.iter().all(is_permanent);
-        let half = results.len() / 2;
-        let (mut ops, mut rest) = self.batch.lend();
-        for ((op, entry), result) in ops.drain(..).zip(rest.drain(..)).zip(results) {
-            match result {
-                Ok(output) => self.end(&op, entry, Ok(output)),
-                Err(SinkError { kind, error }) => {
-                    let mut tries = entry.body.1;
-                    if !spoilt && !tries.fail(kind, now, self.options.retry_max) {
-                        self.end(&op, entry, Err(WriteError::Sink { kind, error }));
-                        continue;
-                    }
-                    let Entry { key, bytes, epoch, body: (promise, _) } = entry;
-                    self.settled.retried += Load::one(bytes);
-                    self.again.push(Entry { key, bytes, epoch, body: Job { op, promise, tries } });
+    fn answer(&mut self, results: Vec<ResultOf<S>>, now: Instant) {
+        if !self.batch.members.is_empty() {
+            return self.answer_replaced(&results, now);
+        }
+        let (mut ops, mut rest) = (std::mem::take(&mut self.batch.ops), std::mem::take(&mut self.batch.rest));
+        for ((op, rest), result) in ops.drain(..).zip(rest.drain(..)).zip(results) {
+            self.settle(op, rest, result, now);
+        }
+        (self.batch.ops, self.batch.rest) = (ops, rest);
+        self.suspects_max = self.suspects_max.saturating_mul(2);
+    }
+
+    /// As [`answer`](Self::answer), when operations were replaced: each of them shares the fate of the one that is in
+    /// its place, but for a permanent failure, which may be that one's alone.
+    fn answer_replaced(&mut self, results: &[ResultOf<S>], now: Instant) {
+        let mut ops: Vec<Option<S::Op>> = self.batch.ops.drain(..).map(Some).collect();
+        let mut stood_for_others = vec![false; ops.len()];
+        let members = std::mem::take(&mut self.batch.members);
+        for member in members.iter().filter(|member| member.replaced.is_some()) {
+            stood_for_others[member.at] = true;
+        }
+        for member in members {
+            let result = results[member.at].clone();
+            self.settled.coalesced += u64::from(member.replaced.is_some() && result.is_ok());
+            let Some(op) = member.replaced.or_else(|| ops[member.at].take()) else { continue };
+            let permanent = matches!(&result, Err(error) if error.kind == FailureKind::Permanent);
+            if permanent && stood_for_others[member.at] {
+                let mut rest = member.rest;
+                rest.body.1.get_or_insert_default().apart = true;
+                self.come_again(op, rest);
+            } else {
+                self.settle(op, member.rest, result, now);
+            }
+        }
+        self.suspects_max = self.suspects_max.saturating_mul(2);
+    }
+
+    fn settle(&mut self, op: S::Op, mut rest: Rest<S>, result: ResultOf<S>, now: Instant) {
+        match result {
+            Ok(output) => self.end(&op, rest, Ok(output)),
+            Err(SinkError { kind, error }) => {
+                let skipped = kind == FailureKind::Transient && self.stopped.contains(&rest.key);
+                let retry_max = self.options.retry_max;
+                if skipped || rest.body.1.get_or_insert_default().fail(kind, now, retry_max) {
+                    self.come_again(op, rest);
+                } else {
+                    self.end(&op, rest, Err(WriteError::Sink { kind, error }));
                 }
             }
         }
-        self.batch = Batch { ops, rest };
-        self.suspects_max = if spoilt { half } else { self.suspects_max.saturating_mul(2) };
-        if spoilt {
-            self.again.drain(..).rev().for_each(|entry| self.suspects.push_front(entry));
-        }
+    }
+
+    fn come_again(&mut self, op: S::Op, rest: Rest<S>) {
+        let Entry { key, bytes, epoch, since: _, body: (promise, extra) } = rest;
+        self.settled.retried += Load::one(bytes);
+        promise.put(op);
+        self.again.push(Entry { key, bytes, epoch, since: None, body: Job { promise, extra } });
+    }
+
+    /// The batch failed as a whole, over one of its operations: half of it is tried at once.
+    fn narrow(&mut self) {
+        self.each(|shard, op, rest| shard.come_again(op, rest));
+        self.suspects_max = self.again.len().div_ceil(2);
+        self.again.drain(..).rev().for_each(|entry| self.suspects.push_front(entry));
     }
 
     /// Every operation of the batch ends with this error.
     fn fail_batch(&mut self, error: &WriteError<S::Error>) {
-        let (mut ops, mut rest) = self.batch.lend();
-        tracing::error!(shard = self.index, ops = ops.len(), %error, "a batch failed as a whole");
-        for (op, entry) in ops.drain(..).zip(rest.drain(..)) {
-            self.end(&op, entry, Err(error.clone()));
-        }
-        self.batch = Batch { ops, rest };
+        let ops = self.batch.rest.len() + self.batch.members.len();
+        tracing::error!(shard = self.index, ops, %error, "a batch failed as a whole");
+        self.each(|shard, op, rest| shard.end(&op, rest, Err(error.clone())));
     }
 
-    fn end(&mut self, op: &S::Op, entry: Rest<S>, outcome: Outcome<S>) {
+    /// Takes the batch apart, in the order of acceptance.
+    fn each(&mut self, mut with: impl FnMut(&mut Self, S::Op, Rest<S>)) {
+        let (mut ops, mut rest) = (std::mem::take(&mut self.batch.ops), std::mem::take(&mut self.batch.rest));
+        let members = std::mem::take(&mut self.batch.members);
+        if members.is_empty() {
+            for (op, rest) in ops.drain(..).zip(rest.drain(..)) {
+                with(self, op, rest);
+            }
+        } else {
+            let mut ops = ops.drain(..);
+            for member in members {
+                // Those that stayed are in the order of acceptance too.
+                let Some(op) = member.replaced.or_else(|| ops.next()) else { continue };
+                with(self, op, member.rest);
+            }
+        }
+        (self.batch.ops, self.batch.rest) = (ops, rest);
+    }
+
+    fn end(&mut self, op: &S::Op, rest: Rest<S>, outcome: Outcome<S>) {
         match &outcome {
             Ok(_) => self.settled.applied += 1,
-            Err(error) => self.settled.failures.note(self.index as u64, op.pid(), error.kind(), error),
+            Err(error) => {
+                self.settled.failures.note(self.index as u64, op.pid(), error.kind(), error);
+                if self.options.on_failure == OnFailure::StopPid
+                    && op.pid().is_some()
+                    && !self.stopped.contains(&rest.key)
+                {
+                    self.stopped.push(rest.key);
+                }
+            }
         }
         match self.epochs.last_mut() {
-            Some((epoch, ops)) if *epoch == entry.epoch => *ops += 1,
-            _ => self.epochs.push((entry.epoch, 1)),
+            Some((epoch, ops)) if *epoch == rest.epoch => *ops += 1,
+            _ => self.epochs.push((rest.epoch, 1)),
         }
-        self.resolved.push((entry.body.0, outcome));
+        for watch in self.watches.iter_mut().filter(|watch| watch.key == rest.key) {
+            watch.left = watch.left.saturating_sub(1);
+        }
+        self.resolved.push((rest.body.0, outcome));
     }
 
     /// Books the batch, resolves its tickets, and lets the flushes go on, in this order: who awaits a ticket finds it
     /// booked, who awaits a flush finds the tickets resolved. How many tickets somebody held.
     fn tell(&mut self) -> usize {
         self.put_back();
+        for key in self.stopped.drain(..) {
+            self.settled.holds.push((key, self.lanes.hold(key)));
+        }
+        let took = self.settled.took;
         let settled = std::mem::take(&mut self.settled);
         self.gate.step(|state, effects| state.settled(self.index, &settled, effects));
+        self.settled.took = took;
+        for (key, _) in &settled.holds {
+            tracing::warn!(shard = self.index, "a pid is held behind its failure until that is acknowledged");
+            self.watches.iter_mut().filter(|watch| watch.key == *key).for_each(|watch| watch.left = 0);
+        }
         let woken = self.resolve();
-        self.gate.ended(&self.epochs);
-        self.epochs.clear();
+        if !self.watches.is_empty() {
+            let (done, waiting) = std::mem::take(&mut self.watches).into_iter().partition(|w| w.left == 0);
+            self.watches = waiting;
+            done.into_iter().for_each(|watch: Watch| tell(watch.done));
+        }
         woken
     }
 
@@ -282,60 +475,80 @@ impl<S: Sink> Shard<S> {
         self.resolved.drain(..).map(|(promise, outcome)| usize::from(promise.keep(outcome))).sum()
     }
 
-    /// What comes again goes back to the head of its lane; the suspects with it, lest they overtake it.
+    /// What comes again goes back to the head of its lane; the suspects with it, lest they overtake it, and when a pid
+    /// stops, lest its own go on.
     fn put_back(&mut self) {
-        if self.again.is_empty() {
+        if self.again.is_empty() && self.stopped.is_empty() {
             return;
         }
-        tracing::debug!(shard = self.index, ops = self.again.len(), "the sink failed transiently");
+        tracing::debug!(shard = self.index, ops = self.again.len(), "operations are put back");
         self.again.extend(self.suspects.drain(..));
-        let now = Instant::now();
+        let now = now();
         for entry in self.again.drain(..).rev() {
-            let due = entry.body.tries.next(now, &self.options);
+            let due = entry.body.extra.as_ref().map_or(now, |extra| extra.next(now, &self.options));
             self.lanes.put_back(entry, due);
         }
     }
 }
 
 impl<S: Sink> Drop for Shard<S> {
-    /// Leaves nothing after a clean end. Otherwise the task was aborted (close ran out of time, the last handle or the
-    /// runtime was dropped) or has panicked in foreign code: what it holds is given up, and every ticket told.
+    /// After a clean end only what is held is left. Otherwise the task was aborted (close ran out of time, the last
+    /// handle or the runtime was dropped) or has panicked in foreign code: what it holds is given up, and every ticket
+    /// told.
     fn drop(&mut self) {
         self.gate.shut(Phase::Dropped, Phase::Open);
-        let phase = self.drain();
-        if self.lanes.is_empty() && self.suspects.is_empty() && self.batch.ops.is_empty() {
-            return;
-        }
-        let suspects = std::mem::take(&mut self.suspects);
-        let (ops, rest) = self.batch.lend();
-        let abandoned = ops.len() as u64;
-        for (op, entry) in ops.iter().zip(rest) {
-            self.end(op, entry, Err(WriteError::Abandoned));
-        }
-        let reason = match phase {
-            Phase::Closing => NotWrittenReason::CloseDeadline,
-            Phase::Open | Phase::Dropped | Phase::Closed => NotWrittenReason::Dropped,
+        self.drain();
+        let phase = self.gate.step(|state, _| {
+            state.shard(self.index).end();
+            state.phase()
+        });
+        let abandoned = (self.batch.rest.len() + self.batch.members.len()) as u64;
+        self.each(|shard, op, rest| shard.end(&op, rest, Err(WriteError::Abandoned)));
+        let mut entries: Vec<_> = self.suspects.drain(..).collect();
+        let mut lanes = std::mem::replace(&mut self.lanes, Lanes::new());
+        let held: Vec<bool> = {
+            let mut held = vec![false; entries.len()];
+            lanes.clear(|entry, is_held| {
+                entries.push(entry);
+                held.push(is_held);
+            });
+            held
         };
         let mut waiting = Load::default();
-        let mut lanes = std::mem::replace(&mut self.lanes, Lanes::new());
-        let mut give_up = |Entry { key, bytes, epoch, body }: Entry<Job<S>>| {
+        for (Entry { key, bytes, epoch, since, body: Job { promise, extra } }, held) in
+            entries.into_iter().zip(held)
+        {
+            let reason = match phase {
+                Phase::Closing if held => NotWrittenReason::Held,
+                Phase::Closing => NotWrittenReason::CloseDeadline,
+                Phase::Open | Phase::Dropped | Phase::Closed => NotWrittenReason::Dropped,
+            };
             waiting += Load::one(bytes);
-            let entry = Entry { key, bytes, epoch, body: (body.promise, body.tries) };
-            self.end(&body.op, entry, Err(WriteError::NotWritten { reason }));
-        };
-        suspects.into_iter().for_each(&mut give_up);
-        lanes.clear(give_up);
+            let Some(op) = promise.take() else { continue };
+            let rest = Entry { key, bytes, epoch, since, body: (promise, extra) };
+            self.end(&op, rest, Err(WriteError::NotWritten { reason }));
+        }
         let settled = std::mem::take(&mut self.settled);
         self.gate.step(|state, effects| {
             state.abandoned(self.index, waiting, abandoned, &settled.failures, effects)
         });
         self.resolve();
-        self.gate.ended(&self.epochs);
+        let floor = self.gate.step(|state, _| state.ended(&self.epochs));
+        self.gate.reached(floor);
+        self.watches.drain(..).for_each(|watch| tell(watch.done));
     }
 }
 
-fn is_permanent<T, E>(result: &Result<T, SinkError<E>>) -> bool {
-    matches!(result, Err(SinkError { kind: FailureKind::Permanent, .. }))
+/// How long an operation waited for its first try.
+fn note_queued<T>(queue_us: &mut Histogram, entry: &Entry<T>, at: Instant) {
+    if let Some(since) = entry.since {
+        queue_us.note_duration(at.saturating_duration_since(since));
+    }
+}
+
+/// Lets a flush of one pid go on, if there still is one.
+fn tell(done: oneshot::Sender<()>) {
+    done.send(()).unwrap_or(());
 }
 
 /// An instant after `now`; a duration that the clock cannot count means "in a lifetime".

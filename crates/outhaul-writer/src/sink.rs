@@ -6,8 +6,8 @@ use thiserror::Error;
 /// What a [`Writer`](crate::Writer) carries to its sink.
 ///
 /// Both methods are asked once at acceptance (`pid` again when the operation fails), outside every lock, and must be
-/// pure: the same answer each time, and no panic. Operations wait inline, in memory that the writer reuses: box what
-/// is large.
+/// pure: the same answer each time, and no panic. While it waits, an operation lies in the memory that it shares with
+/// its ticket; it is moved into a slice when its batch is made.
 pub trait Operation: Send + Sync + 'static {
     /// The key within which order holds; `None` only for queue-wide operations, which all go to shard 0 and keep their
     /// order among themselves.
@@ -19,19 +19,20 @@ pub trait Operation: Send + Sync + 'static {
 
 /// What operations are written to.
 #[async_trait]
-pub trait Sink: Send + Sync + 'static {
+pub trait Sink: Sized + Send + Sync + 'static {
     /// What is written.
     type Op: Operation;
-    /// What an applied operation yields: a receipt, a revision, `()`.
-    type Output: Send + 'static;
+    /// What an applied operation yields: a receipt, a revision, `()`. It is cloned only for operations that another one
+    /// replaced.
+    type Output: Clone + Send + 'static;
     /// What went wrong.
     type Error: std::error::Error + Clone + Send + Sync + 'static;
 
-    /// Applies a batch of one shard; result i is that of `ops[i]`.
+    /// Applies a batch of one shard.
     ///
-    /// A shard has one call running at a time, different shards call concurrently. When it returns `Ok` for an
-    /// operation, that operation is as durable as the sink makes it. A wrong number of results fails them all, a panic
-    /// too; for both the outcome is unknown.
+    /// A shard has one call running at a time, different shards call concurrently. When an operation is answered `Ok`
+    /// it is as durable as the sink makes it. A wrong number of results fails them all, a panic too; for both the
+    /// outcome is unknown.
     ///
     /// An operation that fails with [`FailureKind::Transient`] comes again, in its place. To keep the order of its pid
     /// the sink must not apply a later operation of the same pid in the same call: it answers `Transient` for those as
@@ -40,14 +41,43 @@ pub trait Sink: Send + Sync + 'static {
     /// The future is dropped, at any await, when it outlives [`apply_max`](crate::WriterOptions::apply_max), when the
     /// writer is dropped, or when it does not get closed within [`close_max`](crate::WriterOptions::close_max); the
     /// outcome of its operations is unknown then. What it leaves running must not land behind a later call.
-    async fn apply(&self, shard: u64, ops: &[Self::Op]) -> Vec<Result<Self::Output, SinkError<Self::Error>>>;
+    async fn apply(&self, shard: u64, ops: &[Self::Op]) -> Answer<Self::Output, Self::Error>;
 
-    /// Whether a call is applied as a whole or not at all (a transaction), and answers the same for all its operations.
+    /// The key under which a later operation of the same pid replaces this one when both are in one batch; `None`
+    /// (default): nothing does. Only the last of them is applied, and all their tickets get its output.
     ///
-    /// A writer then does not believe a permanent failure of several operations: it tries them again in ever smaller
-    /// batches until the one that spoils the others fails alone.
-    fn is_atomic(&self) -> bool {
+    /// An operation without a key keeps apart those of its pid before and behind it. When the one that replaced others
+    /// fails permanently, all of them are tried again, each for itself.
+    fn coalesce_key<'a>(&self, op: &'a Self::Op) -> Option<&'a [u8]> {
+        let _ = op;
+        None
+    }
+
+    /// Whether a call applies no operation of a pid behind one of the same pid that failed, in whatever way, and
+    /// answers `Transient` for those. A transaction that answers [`Answer::Failed`] does.
+    ///
+    /// Only asked for under [`OnFailure::StopPid`](crate::OnFailure::StopPid): for a sink that does not (default) a call
+    /// then has at most one operation of each pid.
+    fn stops_at_failure(&self) -> bool {
         false
+    }
+}
+
+/// What a sink says about a batch.
+#[derive(Clone, Debug)]
+pub enum Answer<T, E> {
+    /// Result i is that of operation i.
+    Each(Vec<Result<T, SinkError<E>>>),
+    /// The call failed as a whole: none of its operations was applied, or with an unknown outcome any of them may be.
+    ///
+    /// After a permanent failure of several operations they are tried again in ever smaller batches, until the one that
+    /// spoils the others fails alone. A transient failure retries them all in order.
+    Failed(SinkError<E>),
+}
+
+impl<T, E> From<Vec<Result<T, SinkError<E>>>> for Answer<T, E> {
+    fn from(results: Vec<Result<T, SinkError<E>>>) -> Self {
+        Self::Each(results)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::Histogram;
+
 /// A consistent snapshot, taken under the writer's lock: `accepted = applied + failed + depth + in_flight`, always.
 ///
 /// The counters run over the life of the writer, not over that of the process.
@@ -30,12 +32,28 @@ pub struct WriterStats {
     pub stalled: u64,
     /// Operations that were put back, after a transient failure or to be tried in a smaller batch; each time counts.
     pub retried: u64,
-    /// Operations that the sink has applied.
+    /// Operations that the sink has applied; one that another replaced counts as applied with it.
     pub applied: u64,
+    /// Those of them that a later one of their batch replaced.
+    pub coalesced: u64,
     /// Operations that ended with an error.
     pub failed: u64,
     /// Calls of the sink.
     pub batches: u64,
+    /// Calls of the sink that panicked.
+    pub panicked: u64,
+    /// Calls of the sink that did not end within `apply_max`.
+    pub timed_out: u64,
     /// How long the longest call of the sink that is running has been running: a sink that hangs shows here.
     pub applying_for: Option<Duration>,
+    /// Shards whose last call did not end within `apply_max`, and that have seen none end since.
+    pub hung_shards: usize,
+    /// Operations that wait for [`acknowledge`](crate::Writer::acknowledge); they are part of `depth`.
+    pub held: usize,
+    /// Operations in each call of the sink.
+    pub batch_ops: Histogram,
+    /// How long each call of the sink took, in microseconds.
+    pub commit_us: Histogram,
+    /// How long each operation waited until its first try, in microseconds.
+    pub queue_us: Histogram,
 }

@@ -1,18 +1,19 @@
 //! The handle.
 
 use std::fmt;
-use std::num::NonZeroU64;
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::Mutex;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
+use tracing::{Level, Span};
 
+use crate::flush::Flushing;
 use crate::gate::Phase;
 use crate::queue::{Entry, Load};
 use crate::route::fnv1a64;
 use crate::send::Sending;
-use crate::shard::{GateOf, Job, Shard, Tries, later};
+use crate::shard::{Extra, GateOf, Job, Shard, later};
+use crate::sync::{Tasks, now, timeout_at};
 use crate::ticket::ticket;
 use crate::{
     CloseReport, Closed, FlushReport, Operation, Refused, RefusedReason, Sink, TicketOf, WriterOptions,
@@ -30,7 +31,7 @@ pub struct Writer<S: Sink> {
 struct Inner<S: Sink> {
     gate: Arc<GateOf<S>>,
     options: Arc<WriterOptions>,
-    tasks: Mutex<JoinSet<()>>,
+    tasks: Mutex<Tasks>,
     /// When the first close gives up.
     close_by: OnceLock<Instant>,
     end: OnceLock<Result<(), CloseReport>>,
@@ -48,7 +49,7 @@ impl<S: Sink> Writer<S> {
         let shards = usize::try_from(options.shards.get()).unwrap_or(usize::MAX);
         let gate = Arc::new(GateOf::<S>::new(&options, shards));
         let options = Arc::new(options);
-        let mut tasks = JoinSet::new();
+        let mut tasks = Tasks::default();
         for index in 0..shards {
             let shard = Shard::new(index, Arc::clone(&sink), Arc::clone(&gate), Arc::clone(&options));
             tasks.spawn(shard.run());
@@ -73,18 +74,18 @@ impl<S: Sink> Writer<S> {
         let (shard, entry, ticket) = self.entry(op);
         let admitted = self.inner.gate.step(|state, effects| {
             match state.admit(shard, Load::one(entry.bytes), effects) {
-                Ok(()) => Ok(state.push(shard, entry, effects)),
+                Ok(()) => {
+                    state.push(shard, entry, effects);
+                    Ok(())
+                }
                 Err(reason) => Err((reason, entry)),
             }
         });
         match admitted {
-            Ok(wake) => {
-                if wake {
-                    self.inner.gate.wake(shard);
-                }
-                Ok(ticket)
+            Ok(()) => Ok(ticket),
+            Err((reason, entry)) => {
+                Err(Refused { reason, ops: entry.body.promise.into_op().into_iter().collect() })
             }
-            Err((reason, entry)) => Err(Refused { reason, ops: vec![entry.body.op] }),
         }
     }
 
@@ -106,20 +107,18 @@ impl<S: Sink> Writer<S> {
             entries.push((shard, entry));
             tickets.push(ticket);
         }
-        let admitted: Result<Vec<usize>, (RefusedReason, Vec<_>)> = self.inner.gate.step(|state, effects| {
+        let admitted: Result<(), (RefusedReason, Vec<_>)> = self.inner.gate.step(|state, effects| {
             if let Err(reason) = state.admit_all(&loads, effects) {
                 return Err((reason, entries));
             }
-            let pushed = entries.into_iter().map(|(shard, entry)| (shard, state.push(shard, entry, effects)));
-            Ok(pushed.filter_map(|(shard, wake)| wake.then_some(shard)).collect())
+            entries.into_iter().for_each(|(shard, entry)| state.push(shard, entry, effects));
+            Ok(())
         });
         match admitted {
-            Ok(wakes) => {
-                wakes.into_iter().for_each(|shard| self.inner.gate.wake(shard));
-                Ok(tickets)
-            }
+            Ok(()) => Ok(tickets),
             Err((reason, entries)) => {
-                Err(Refused { reason, ops: entries.into_iter().map(|(_, entry)| entry.body.op).collect() })
+                let op = |(_, entry): (usize, Entry<Job<S>>)| entry.body.promise.into_op();
+                Err(Refused { reason, ops: entries.into_iter().filter_map(op).collect() })
             }
         }
     }
@@ -137,7 +136,10 @@ impl<S: Sink> Writer<S> {
         let (shard, entry, ticket) = self.entry(op);
         match Sending::new(&self.inner.gate, shard, entry).await {
             Ok(()) => Ok(ticket),
-            Err(job) => Err(Closed { op: job.op }),
+            Err(entry) => match entry.body.promise.into_op() {
+                Some(op) => Err(Closed { op }),
+                None => unreachable!("what was not accepted has its operation"),
+            },
         }
     }
 
@@ -145,17 +147,34 @@ impl<S: Sink> Writer<S> {
     ///
     /// Concurrent flushes are independent, and the tickets of what a flush covers are resolved when it returns. Dropped
     /// before its end it leaves nothing behind, and the next flush reports what it would have reported. On a closed
-    /// writer it returns at once.
+    /// writer it returns at once. It does not wait for operations that are held: only a person can end that.
     ///
     /// # Errors
     ///
-    /// [`FlushReport`] tells the failures that no flush completed before this one began has told.
+    /// [`FlushReport`] tells the failures that no flush completed before this one began has told, and what is held.
     pub async fn flush(&self) -> Result<(), FlushReport> {
-        let (id, floor) = self.inner.gate.step(|state, _| state.barriers.begin());
-        let mut flush = Flushing { gate: &self.inner.gate, id: Some(id) };
-        self.inner.gate.floor_reached(floor).await;
-        let report = flush.complete();
-        if report.is_empty() { Ok(()) } else { Err(report) }
+        told(Flushing::everything(&self.inner.gate).await)
+    }
+
+    /// As [`flush`](Self::flush), for the operations of one pid: those of other pids are neither waited for, beyond the
+    /// call of the sink that is running in their shard, nor told.
+    ///
+    /// # Errors
+    ///
+    /// [`FlushReport`] tells the failures of this pid. `pids_left_off` says that more pids had failed than are
+    /// remembered, so that this one may be among them.
+    pub async fn flush_pid(&self, pid: &str) -> Result<(), FlushReport> {
+        let (shard, key) = self.place(Some(pid));
+        told(Flushing::of_pid(&self.inner.gate, shard, key, pid).await)
+    }
+
+    /// Lets a pid go on that is held behind a failure ([`OnFailure::StopPid`](crate::OnFailure::StopPid)); whether it
+    /// was held.
+    ///
+    /// Its operations are written from now on, in their order, and a flush that begins later waits for them.
+    pub fn acknowledge(&self, pid: &str) -> bool {
+        let (shard, key) = self.place(Some(pid));
+        self.inner.gate.step(|state, effects| state.release_pid(shard, key, effects))
     }
 
     /// Takes nothing more, waits until the backlog is written, and ends the tasks.
@@ -170,15 +189,15 @@ impl<S: Sink> Writer<S> {
     pub async fn close(&self) -> Result<(), CloseReport> {
         let inner = &self.inner;
         inner.gate.shut(Phase::Closing, Phase::Open);
-        let close_by = *inner.close_by.get_or_init(|| later(Instant::now(), inner.options.close_max));
+        let close_by = *inner.close_by.get_or_init(|| later(now(), inner.options.close_max));
         let mut tasks = inner.tasks.lock().await;
         if let Some(end) = inner.end.get() {
             return end.clone();
         }
-        if timeout_at(close_by, join(&mut tasks)).await.is_err() {
+        if timeout_at(close_by, tasks.join_all()).await.is_err() {
             tracing::error!("the writer could not write its backlog in time and gives it up");
             tasks.abort_all();
-            join(&mut tasks).await;
+            tasks.join_all().await;
         }
         let report = inner.gate.step(|state, _| state.closed());
         let end = if report.failures.is_empty() { Ok(()) } else { Err(report) };
@@ -188,7 +207,7 @@ impl<S: Sink> Writer<S> {
     /// A consistent snapshot of the numbers.
     #[must_use]
     pub fn stats(&self) -> WriterStats {
-        let now = Instant::now();
+        let now = now();
         self.inner.gate.step(|state, _| state.stats(now))
     }
 
@@ -204,49 +223,32 @@ impl<S: Sink> Writer<S> {
     }
 
     fn entry(&self, op: S::Op) -> (usize, Entry<Job<S>>, TicketOf<S>) {
-        let key = op.pid().map(|pid| fnv1a64(pid.as_bytes()));
-        let shard = shard_index(key, self.inner.options.shards);
+        let (shard, key) = self.place(op.pid());
         let bytes = op.bytes();
-        let (promise, ticket) = ticket();
-        let body = Job { op, promise, tries: Tries::default() };
-        (shard, Entry { key, bytes, epoch: 0, body }, ticket)
+        let (promise, ticket) = ticket(op);
+        let body = Job { promise, extra: submitted() };
+        (shard, Entry { key, bytes, epoch: 0, since: None, body }, ticket)
+    }
+
+    /// The shard of a pid, as [`shard_of`](crate::shard_of), and its lane there; 0 and 0 without one.
+    fn place(&self, pid: Option<&str>) -> (usize, u64) {
+        let key = pid.map_or(0, |pid| fnv1a64(pid.as_bytes()));
+        let shard = pid.map_or(0, |_| key % self.inner.options.shards);
+        (usize::try_from(shard).unwrap_or(usize::MAX), key)
     }
 }
 
-/// The shard of a hash, as [`shard_of`](crate::shard_of); 0 without one.
-fn shard_index(key: Option<u64>, shards: NonZeroU64) -> usize {
-    usize::try_from(key.map_or(0, |hash| hash % shards)).unwrap_or(usize::MAX)
-}
-
-async fn join(tasks: &mut JoinSet<()>) {
-    while let Some(ended) = tasks.join_next().await {
-        if let Err(error) = ended
-            && error.is_panic()
-        {
-            tracing::error!(%error, "a shard of the writer panicked");
-        }
+/// Where an operation is submitted, if the span of its batch is to say so.
+fn submitted() -> Option<Box<Extra>> {
+    if !tracing::span_enabled!(Level::DEBUG) {
+        return None;
     }
+    let span = Span::current();
+    (!span.is_none()).then(|| Box::new(Extra::submitted_in(span)))
 }
 
-/// A flush on its way.
-struct Flushing<'a, S: Sink> {
-    gate: &'a GateOf<S>,
-    id: Option<u64>,
-}
-
-impl<S: Sink> Flushing<'_, S> {
-    fn complete(&mut self) -> FlushReport {
-        let id = self.id.take();
-        self.gate.step(|state, _| id.map(|id| state.barriers.complete(id))).unwrap_or_default()
-    }
-}
-
-impl<S: Sink> Drop for Flushing<'_, S> {
-    fn drop(&mut self) {
-        if let Some(id) = self.id {
-            self.gate.step(|state, _| state.barriers.cancel(id));
-        }
-    }
+fn told(report: FlushReport) -> Result<(), FlushReport> {
+    if report.is_empty() { Ok(()) } else { Err(report) }
 }
 
 impl<S: Sink> Clone for Writer<S> {
@@ -268,7 +270,7 @@ impl<S: Sink> Drop for Inner<S> {
         }
         let closing =
             !self.gate.shut(Phase::Dropped, Phase::Open) && self.gate.shut(Phase::Dropped, Phase::Closing);
-        let stats = self.gate.step(|state, _| state.stats(Instant::now()));
+        let stats = self.gate.step(|state, _| state.stats(now()));
         let (depth, in_flight) = (stats.depth, stats.in_flight);
         tracing::error!(closing, depth, in_flight, "the writer was dropped before it was closed");
     }

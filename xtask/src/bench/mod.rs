@@ -7,6 +7,7 @@ mod programs;
 mod rows;
 mod store;
 mod table;
+mod writer;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,7 +25,8 @@ use table::Table;
 const MISSED: u8 = 3;
 
 /// The suites with goals.
-const SUITES: &[Suite] = &[Suite { name: "store", rows: store::rows }];
+const SUITES: &[Suite] =
+    &[Suite { name: "store", rows: store::rows }, Suite { name: "writer", rows: writer::rows }];
 
 struct Suite {
     name: &'static str,
@@ -33,7 +35,7 @@ struct Suite {
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// `store`: rows with goals, rivals in the same run. A crate, with or without `outhaul-`: its criterion
+    /// `store`, `writer`: rows with goals, rivals in the same run. A crate, with or without `outhaul-`: its criterion
     /// benchmarks. Nothing: the criterion benchmarks of all crates
     suite: Option<String>,
     /// Only this row, or the rows of this group: `64/rate`, `64`; can be given again
@@ -172,15 +174,17 @@ mod tests {
     #[test]
     fn an_unknown_suite_is_an_error_that_lists_the_known_ones() {
         let json = r#"{"target_directory": "/t", "packages": [
-            {"name": "outhaul-writer", "dependencies": [], "features": {},
+            {"name": "outhaul-target", "dependencies": [], "features": {},
              "targets": [{"name": "ring", "kind": ["bench"]}]},
             {"name": "outhaul-event", "dependencies": [], "features": {}, "targets": []}]}"#;
         let metadata: Metadata = serde_json::from_str(json).unwrap();
-        assert_eq!(find(Some("store"), &metadata).unwrap().map(|suite| suite.name), Some("store"));
-        assert!(find(Some("writer"), &metadata).unwrap().is_none());
+        for name in ["store", "writer"] {
+            assert_eq!(find(Some(name), &metadata).unwrap().map(|suite| suite.name), Some(name));
+        }
+        assert!(find(Some("target"), &metadata).unwrap().is_none());
         for name in ["event", "nothing"] {
             let error = find(Some(name), &metadata).err().unwrap().to_string();
-            let known = "with rows: store; criterion benchmarks of: outhaul-writer";
+            let known = "with rows: store, writer; criterion benchmarks of: outhaul-target";
             assert_eq!(error, format!("no suite `{name}`; {known}"));
         }
     }

@@ -83,6 +83,8 @@ impl Bench {
     fn measure(&self, case: &Case) -> Result<Measured> {
         let program = match case.program {
             Program::Store => "bench-store",
+            Program::Writer => "bench-writer",
+            Program::WriterCounted => "bench-writer-counted",
             Program::Rivals => "bench-rivals",
         };
         let mut command = cmd::tool(&self.root, &self.binaries.join(program), &[case.name]);
@@ -95,7 +97,9 @@ impl Bench {
         match (read, case.program) {
             (Ok(measured), _) => Ok(measured),
             (Err(error), Program::Rivals) => Ok(Err(format!("{case} failed: {error:#}"))),
-            (Err(error), Program::Store) => Err(error.context(format!("{case} failed"))),
+            (Err(error), Program::Store | Program::Writer | Program::WriterCounted) => {
+                Err(error.context(format!("{case} failed")))
+            }
         }
     }
 

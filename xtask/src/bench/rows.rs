@@ -7,6 +7,9 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Program {
     Store,
+    Writer,
+    /// With an allocator that counts.
+    WriterCounted,
     Rivals,
 }
 
@@ -117,6 +120,25 @@ impl Row {
     pub(super) fn entries(&self) -> u64 {
         self.cases().map(|case| case.count).max().unwrap_or(0)
     }
+}
+
+/// A number of one case.
+pub(super) fn of(case: Case, field: &'static str) -> Side {
+    Side { label: "", field, cases: vec![case] }
+}
+
+pub(super) fn labelled(label: &'static str, side: Side) -> Side {
+    Side { label, ..side }
+}
+
+/// A row whose value is judged.
+pub(super) fn alone(name: &'static str, unit: &'static str, value: Side, goal: Goal) -> Row {
+    Row { name, unit, value, base: None, goal }
+}
+
+/// A row whose ratio is judged.
+pub(super) fn against(name: &'static str, unit: &'static str, value: Side, base: Side, goal: Goal) -> Row {
+    Row { name, unit, value, base: Some(base), goal }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The rows of the suite `store`. docs/benchmarks.md says what each means.
 
-use super::rows::{Case, Goal, Program, Row, Side};
+use super::rows::{Case, Goal, Program, Row, Side, against, alone, labelled, of};
 use Goal::{AtLeast, AtMost};
 
 const RIVALS: &[&str] = &["okaywal", "raft-engine", "fjall", "redb", "sqlite", "files"];
@@ -94,14 +94,6 @@ fn busy(case: Case) -> Case {
     Case { busy: true, ..case }
 }
 
-fn of(case: Case, field: &'static str) -> Side {
-    Side { label: "", field, cases: vec![case] }
-}
-
-fn labelled(label: &'static str, side: Side) -> Side {
-    Side { label, ..side }
-}
-
 fn best_64(field: &'static str) -> Side {
     Side { label: "", field, cases: vec![ours("threads", 64), ours("tasks", 64)] }
 }
@@ -128,14 +120,6 @@ fn best_rival(count: u64, busy: bool) -> Side {
 fn files(count: u64) -> Side {
     let case = Case { program: Program::Rivals, name: "files", count, busy: false };
     labelled("one file per event", of(case, RATE))
-}
-
-fn alone(name: &'static str, unit: &'static str, value: Side, goal: Goal) -> Row {
-    Row { name, unit, value, base: None, goal }
-}
-
-fn against(name: &'static str, unit: &'static str, value: Side, base: Side, goal: Goal) -> Row {
-    Row { name, unit, value, base: Some(base), goal }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use outhaul::TargetStatus;
+use outhaul::writer::WriterStats;
 use serde::Serialize;
 
 use super::admission::json;
@@ -44,7 +45,15 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
     }
     broken(&app)
         .or_else(|| full(&app))
+        .or_else(|| hung(&app.outhaul().writer_stats()))
         .unwrap_or_else(|| json(StatusCode::OK, &Word { status: "ready", reason: None }))
+}
+
+/// Whether the last batch of events was not written in its time, and none has been since.
+fn hung(writer: &WriterStats) -> Option<Response> {
+    let detail = "the store does not answer: the last events that were to be written were given up";
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "no_progress", detail);
+    (writer.hung_shards > 0).then(|| problem.retry_after(Duration::from_secs(30)).into_response())
 }
 
 fn broken(app: &App) -> Option<Response> {
@@ -67,4 +76,19 @@ pub(crate) async fn targets(State(app): State<Arc<App>>, headers: HeaderMap) -> 
         return unauthorised().into_response();
     }
     json(StatusCode::OK, &Targets { targets: app.outhaul().targets() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_hangs_is_not_ready() {
+        let mut stats = WriterStats::default();
+        assert!(hung(&stats).is_none());
+        stats.hung_shards = 1;
+        let response = hung(&stats).unwrap();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(response.headers().contains_key("retry-after"));
+    }
 }

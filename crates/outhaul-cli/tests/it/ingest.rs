@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{LONG, Relay, event, ids, read_reply, request, until, values};
+use crate::support::{LONG, Relay, event, ids, program, read_reply, request, until, values};
 
 const CE: &str = r#"{"specversion":"1.0","id":"e1","source":"/s","type":"t","data":{"n":1.50}}"#;
 
@@ -299,4 +299,56 @@ fn a_connection_serves_many_requests_and_a_half_closed_one_its_last() {
     stream.read_to_string(&mut all).unwrap();
     assert_eq!(all.matches("HTTP/1.1 202").count(), 3, "{all}");
     relay.stop().ended_with(0);
+}
+
+#[test]
+fn a_store_that_is_behind_refuses_with_a_time_and_what_was_taken_is_delivered() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let relay = Relay::start(dir.path(), &["--to", "file:out", "--shards", "4", "--writer-ops", "4"]);
+    let refused = std::sync::atomic::AtomicBool::new(false);
+    let accepted: usize = std::thread::scope(|scope| {
+        let clients = (0..8).map(|client| {
+            let (relay, refused) = (&relay, &refused);
+            scope.spawn(move || {
+                let mut accepted = 0;
+                // bounded: until one of the clients was refused, which a shard with room for one event brings about.
+                for n in 0..5_000 {
+                    let reply = relay.post("application/json", event(&format!("{client}-{n}"), "p"));
+                    if reply.status == 202 {
+                        accepted += 1;
+                    } else {
+                        reply.problem(503, "saturated");
+                        assert!(reply.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+                        refused.store(true, std::sync::atomic::Ordering::Relaxed);
+                    }
+                    if refused.load(std::sync::atomic::Ordering::Relaxed) {
+                        break;
+                    }
+                }
+                accepted
+            })
+        });
+        clients.collect::<Vec<_>>().into_iter().map(|client| client.join().unwrap()).sum()
+    });
+    assert!(refused.into_inner(), "nobody was refused");
+    until("what was taken", || (values(&out).len() >= accepted).then_some(()));
+    assert_eq!(
+        relay.post("application/json", event("last", "p")).status,
+        202,
+        "it is over when it has drained"
+    );
+    until("the last", || (values(&out).len() == accepted + 1).then_some(()));
+    relay.stop().ended_with(0);
+}
+
+#[test]
+fn a_writer_without_room_or_shards_is_no_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    for wrong in [["--shards", "0"], ["--shards", "257"], ["--writer-ops", "0"]] {
+        let mut command = program();
+        command.current_dir(dir.path()).args(["run", "--data", "data", "--to", "file:out"]).args(wrong);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}");
+    }
 }

@@ -17,6 +17,9 @@ use crate::fs::{File, write_atomically};
 use crate::log::{Admission, Durability, Origin, Receipt};
 use crate::queue::QueueId;
 
+/// A file that has no name yet, and the directory where it gets one.
+type Unfinished = (PathBuf, Arc<dyn File>);
+
 /// Files that are open at the same time.
 const FILES_MAX: usize = 256;
 /// After a removal that failed.
@@ -321,7 +324,7 @@ impl Shared {
                 .map(|file| (path, file))
         };
         let synced = self.options.durability == Durability::Synced;
-        let sync = |((job, _), written): &((usize, usize), Result<(PathBuf, Arc<dyn File>), Failed>)| {
+        let sync = |((job, _), written): &((usize, usize), Result<Unfinished, Failed>)| {
             let (dir, file) = written.as_ref().map_err(Failed::clone)?;
             self.unfinished(dir, &jobs[*job], |_| if synced { file.sync() } else { Ok(()) })?;
             Ok(Arc::clone(file))

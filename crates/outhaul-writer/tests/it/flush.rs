@@ -112,12 +112,78 @@ async fn concurrent_flushes_each_report_what_precedes_them() {
 async fn a_report_is_bounded() {
     let sink = TestSink::new();
     let writer = open(&sink, WriterOptions::default());
-    for value in 0..500 {
+    let pids = FlushReport::PIDS_MAX as u64 + 100;
+    for value in 0..2 * pids {
         sink.fail(value, [Fault::Permanent]);
         drop(writer.try_admit(op(&format!("pid {}", value / 2), value)).unwrap());
     }
     let report = soon(writer.flush()).await.unwrap_err();
-    assert_eq!((report.failed, report.pids.len(), report.pids_left_off), (500, FlushReport::PIDS_MAX, true));
+    let told = (report.failed, report.pids.len(), report.pids_left_off);
+    assert_eq!(told, (2 * pids, FlushReport::PIDS_MAX, true));
     assert_eq!((report.pids[0].as_str(), report.pids[1].as_str()), ("pid 0", "pid 1"));
     assert_eq!(report.first.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_flush_of_a_pid_waits_for_that_pid_alone() {
+    let sink = TestSink::held();
+    let writer = open(&sink, WriterOptions { batch_ops_max: count(2), ..WriterOptions::default() });
+    drop(occupy(&sink, &writer, "x").await);
+    let mut a = writer.try_admit_all(ops("a", 0..2)).unwrap();
+    let b = writer.try_admit_all(ops("b", 10..20)).unwrap();
+    let mut flush = Box::pin(writer.flush_pid("a"));
+    assert!(pending(&mut flush).await);
+    let late = writer.try_admit(op("a", 2)).unwrap();
+    // The pids take turns: [0, 10], [1, 11].
+    sink.step().await;
+    sink.step().await;
+    assert!(pending(&mut flush).await, "one of its two is left");
+    sink.step().await;
+    soon(flush).await.unwrap();
+    assert!(futures_util::FutureExt::now_or_never(&mut a[1]).is_some(), "resolved before the flush returns");
+    assert!(writer.stats().depth > 5, "the others wait still");
+    sink.go_on();
+    soon(late).await.unwrap();
+    for ticket in b {
+        soon(ticket).await.unwrap();
+    }
+    soon(writer.close()).await.unwrap();
+    soon(writer.flush_pid("a")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_flush_of_a_pid_tells_its_failures_and_leaves_the_others() {
+    let sink = TestSink::new();
+    let writer = open(&sink, WriterOptions::default());
+    for (pid, value) in [("a", 1), ("b", 2), ("a", 3), ("c", 4)] {
+        sink.fail(value, [Fault::Permanent]);
+        drop(writer.try_admit(op(pid, value)).unwrap());
+    }
+    let a = soon(writer.flush_pid("a")).await.unwrap_err();
+    assert_eq!((a.failed, a.pids, a.first.len()), (2, vec!["a".to_owned()], 1));
+    soon(writer.flush_pid("a")).await.unwrap();
+    let rest = soon(writer.flush()).await.unwrap_err();
+    assert_eq!((rest.failed, rest.pids), (2, vec!["b".to_owned(), "c".to_owned()]));
+    let error = rest.first[0].error.downcast_ref::<WriteError<Told>>().unwrap();
+    assert!(matches!(error, WriteError::Sink { error: Told(2), .. }), "the first that is left of its shard");
+    soon(writer.flush_pid("b")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_flush_of_a_pid_hides_nothing() {
+    let sink = TestSink::held();
+    let writer = open(&sink, one_by_one(100));
+    sink.fail(0, [Fault::Permanent, Fault::Permanent]);
+    sink.fail(1, [Fault::Transient; 3]);
+    drop(writer.try_admit_all(ops("a", 0..3)).unwrap());
+    sink.entered(1).await;
+    for _ in 0..3 {
+        let mut flush = Box::pin(writer.flush_pid("a"));
+        assert!(pending(&mut flush).await);
+    }
+    let flush = Box::pin(writer.flush_pid("a"));
+    sink.go_on();
+    assert_eq!(soon(flush).await.unwrap_err().failed, 1, "through the retries");
+    assert_eq!(sink.applied(), [1, 2]);
+    soon(writer.flush()).await.unwrap();
 }

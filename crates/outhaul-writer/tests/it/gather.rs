@@ -96,3 +96,17 @@ async fn tickets_that_were_dropped_make_nobody_wait() {
     soon(writer.try_admit(op("a", 10)).unwrap()).await.unwrap();
     assert_eq!(began.elapsed(), COMMIT);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_flush_of_a_pid_ends_the_wait() {
+    let sink = TestSink::with_commit(COMMIT);
+    let writer = open(&sink, WriterOptions::default());
+    for ticket in writer.try_admit_all(ops("a", 0..4)).unwrap() {
+        soon(ticket).await.unwrap();
+    }
+    let began = Instant::now();
+    drop(writer.try_admit(op("a", 4)).unwrap());
+    settle().await;
+    soon(writer.flush_pid("a")).await.unwrap();
+    assert_eq!(began.elapsed(), COMMIT);
+}

@@ -114,3 +114,23 @@ async fn dropping_the_last_send_that_waits_releases_the_latch() {
     assert!(!writer.is_saturated());
     drop(writer.try_admit(op("c", 3)).unwrap());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_never_fits_is_not_starved_by_what_does() {
+    let sink = TestSink::held();
+    let writer = open(&sink, one_by_one(8));
+    drop(occupy(&sink, &writer, "a").await);
+    writer.try_admit_all(ops("a", 0..6)).unwrap();
+    let refused = writer.try_admit_all(ops("b", 10..30)).unwrap_err();
+    for left in (1..6).rev() {
+        sink.step().await;
+        assert_eq!(writer.stats().depth, left);
+        assert!(writer.try_admit(op("c", 50)).is_err(), "below half, and somebody needs it empty");
+    }
+    sink.step().await;
+    assert!(!writer.is_saturated());
+    assert_eq!(writer.try_admit_all(refused.ops).unwrap().len(), 20);
+    sink.go_on();
+    soon(writer.close()).await.unwrap();
+    assert_eq!(sink.applied_of("b"), (10..30).collect::<Vec<_>>());
+}

@@ -5,12 +5,16 @@
 mod admission;
 mod bookkeeping;
 mod close;
+mod coalesce;
+mod example;
 mod failure;
 mod flush;
 mod gather;
+mod hold;
 mod latch;
 mod logged;
 mod model;
+mod observe;
 mod order;
 mod soak;
 mod support;

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use outhaul_writer::{FailureKind, FlushReport, LatchScope, WriteError, Writer, WriterOptions};
+use outhaul_writer::{
+    FailureKind, FlushReport, LatchScope, NotWrittenReason, OnFailure, WriteError, Writer, WriterOptions,
+};
 use proptest::prelude::*;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -15,7 +17,8 @@ enum Action {
     Admit { pid: u8, faults: Vec<Fault> },
     AdmitAll { pids: Vec<u8> },
     Send { pid: u8, faults: Vec<Fault>, patience: Option<u64> },
-    Flush { patience: Option<u64> },
+    Flush { pid: Option<u8>, patience: Option<u64> },
+    Acknowledge { pid: u8 },
     Advance { ms: u64 },
 }
 
@@ -39,18 +42,21 @@ fn action() -> impl Strategy<Value = Action> {
         1 => prop::collection::vec(0..6_u8, 1..20).prop_map(|pids| Action::AdmitAll { pids }),
         4 => (0..6_u8, faults(), prop::option::of(0..30_u64))
             .prop_map(|(pid, faults, patience)| Action::Send { pid, faults, patience }),
-        1 => prop::option::of(0..30_u64).prop_map(|patience| Action::Flush { patience }),
+        1 => (prop::option::of(0..6_u8), prop::option::of(0..30_u64))
+            .prop_map(|(pid, patience)| Action::Flush { pid, patience }),
+        1 => (0..6_u8).prop_map(|pid| Action::Acknowledge { pid }),
         2 => (0..60_u64).prop_map(|ms| Action::Advance { ms }),
     ]
 }
 
 fn options() -> impl Strategy<Value = WriterOptions> {
-    (1..4_u64, 1..24_usize, 1..9_usize, any::<bool>(), any::<bool>()).prop_map(
-        |(shards_max, ops_max, batch_ops_max, gather, whole)| WriterOptions {
+    (1..4_u64, 1..24_usize, 1..9_usize, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+        |(shards_max, ops_max, batch_ops_max, gather, whole, stop_pid)| WriterOptions {
             shards: shards(shards_max),
             ops_max: count(ops_max),
             batch_ops_max: count(batch_ops_max),
             retry_max: Duration::from_millis(300),
+            on_failure: if stop_pid { OnFailure::StopPid } else { OnFailure::Continue },
             latch: if whole { LatchScope::Whole } else { LatchScope::Shard },
             gather,
             ..WriterOptions::default()
@@ -115,12 +121,19 @@ async fn act(account: &mut Account, sink: &TestSink, writer: &Writer<TestSink>, 
                 Err(_) => account.refused.push(op.value),
             }
         }
-        Action::Flush { patience } => {
+        Action::Flush { pid, patience } => {
             let patience = Duration::from_millis(patience.unwrap_or(600_000));
-            if let Ok(report) = timeout(patience, writer.flush()).await {
+            let flush = async {
+                match pid {
+                    None => writer.flush().await,
+                    Some(pid) => writer.flush_pid(&format!("pid {pid}")).await,
+                }
+            };
+            if let Ok(report) = timeout(patience, flush).await {
                 account.report(report);
             }
         }
+        Action::Acknowledge { pid } => _ = writer.acknowledge(&format!("pid {pid}")),
         // bounded: the clock is paused.
         Action::Advance { ms } => tokio::time::sleep(Duration::from_millis(ms)).await,
     }
@@ -143,6 +156,9 @@ async fn check(mut account: Account, sink: &TestSink, writer: &Writer<TestSink>)
             Err(error) => {
                 failed += 1;
                 assert_eq!(times, 0, "{pid}: {value} ended with {error:?} and was applied");
+                if let WriteError::NotWritten { reason } = error {
+                    assert_eq!(reason, NotWrittenReason::Held);
+                }
                 if let WriteError::Sink { error: Told(told), kind } = error {
                     assert_eq!(told, *value, "its own error");
                     assert_ne!((kind, writer.stats().retried), (FailureKind::Transient, 0));
@@ -206,7 +222,8 @@ proptest! {
             if atomic {
                 sink.atomic();
             }
-            let writer = open(&sink, options);
+            // Nobody acknowledges here.
+            let writer = open(&sink, WriterOptions { on_failure: OnFailure::Continue, ..options });
             let mut tasks = JoinSet::new();
             for (producer, (ops, patience, awaits, faults)) in producers.into_iter().enumerate() {
                 let first = 1_000 * producer as u64;

@@ -1,6 +1,7 @@
+use std::sync::Arc;
 use std::time::Duration;
 
-use outhaul_writer::{RefusedReason, WriterOptions};
+use outhaul_writer::{Answer, Operation, RefusedReason, Sink, Writer, WriterOptions, async_trait};
 use tokio::task::JoinSet;
 
 use crate::support::*;
@@ -82,5 +83,64 @@ async fn sixty_four_producers_under_failures_add_up() {
     for producer in 0..PRODUCERS {
         let of_pid = sink.applied_of(&producer.to_string());
         assert!(of_pid.is_sorted_by(|left, right| left < right), "in order and once");
+    }
+}
+
+/// A hundred thousand operations; a thousand times as many with `OUTHAUL_TEST_SCALE=1000`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_depth_does_not_drift() {
+    let scale = std::env::var("OUTHAUL_TEST_SCALE").ok().and_then(|scale| scale.parse().ok()).unwrap_or(1);
+    let each = 100_000 * scale / 8;
+    let options = WriterOptions { shards: shards(4), ops_max: count(512), ..WriterOptions::default() };
+    let writer = Writer::open(Arc::new(Nothing), options);
+    let mut producers = JoinSet::new();
+    for producer in 0..8_usize {
+        let writer = writer.clone();
+        producers.spawn(async move {
+            for n in 0..each {
+                // Admission, and bookkeeping that is dropped half-way now and then.
+                let number = Number((producer + n) % 16);
+                if n % 3 == 0 {
+                    drop(writer.try_admit(number));
+                } else if n % 7 == 0 {
+                    drop(tokio::time::timeout(Duration::ZERO, writer.send(number)).await);
+                } else {
+                    drop(writer.send(number).await.unwrap());
+                }
+            }
+        });
+    }
+    while let Some(ended) = producers.join_next().await {
+        ended.unwrap();
+    }
+    writer.close().await.unwrap();
+    let stats = writer.stats();
+    assert_eq!((stats.depth, stats.depth_bytes, stats.in_flight, stats.waiting), (0, 0, 0, 0));
+    assert!(stats.accepted > (each * 8 / 2) as u64 && !stats.latched, "{stats:?}");
+    assert_eq!(stats.accepted, stats.applied);
+}
+
+struct Nothing;
+
+struct Number(usize);
+
+impl Operation for Number {
+    fn pid(&self) -> Option<&str> {
+        Some(&"abcdefghijklmnop"[self.0..=self.0])
+    }
+
+    fn bytes(&self) -> usize {
+        self.0
+    }
+}
+
+#[async_trait]
+impl Sink for Nothing {
+    type Op = Number;
+    type Output = ();
+    type Error = Told;
+
+    async fn apply(&self, _: u64, ops: &[Number]) -> Answer<(), Told> {
+        Answer::Each(vec![Ok(()); ops.len()])
     }
 }

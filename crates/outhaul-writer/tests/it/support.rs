@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use outhaul_writer::{Operation, Sink, SinkError, TicketOf, Writer, WriterOptions, async_trait};
+use outhaul_writer::{Answer, Operation, Sink, SinkError, TicketOf, Writer, WriterOptions, async_trait};
 use thiserror::Error;
 use tokio::sync::watch;
 
@@ -153,7 +153,7 @@ impl Sink for TestSink {
     type Output = u64;
     type Error = Told;
 
-    async fn apply(&self, shard: u64, ops: &[Op]) -> Vec<Result<u64, SinkError<Told>>> {
+    async fn apply(&self, shard: u64, ops: &[Op]) -> Answer<u64, Told> {
         self.batches.lock().unwrap().push((shard, ops.to_vec()));
         let mut call = 0;
         self.entered.send_modify(|entered| {
@@ -178,14 +178,15 @@ impl Sink for TestSink {
         }
         assert!(!faults.contains(&Some(Fault::Panic)), "told to panic");
         if faults.contains(&Some(Fault::Short)) {
-            return ops[1..].iter().map(|op| Ok(op.value)).collect();
+            return Answer::Each(ops[1..].iter().map(|op| Ok(op.value)).collect());
         }
-        if self.is_atomic() && faults.contains(&Some(Fault::Permanent)) {
+        if self.atomic.load(Ordering::SeqCst) && faults.contains(&Some(Fault::Permanent)) {
             let mut all = self.faults.lock().unwrap();
             for (op, _) in ops.iter().zip(&faults).filter(|(_, fault)| **fault == Some(Fault::Permanent)) {
                 all.entry(op.value).or_default().push_front(Fault::Permanent);
             }
-            return ops.iter().map(|op| Err(SinkError::permanent(Told(op.value)))).collect();
+            let first = ops.iter().zip(&faults).find(|(_, fault)| **fault == Some(Fault::Permanent));
+            return Answer::Failed(SinkError::permanent(Told(first.unwrap().0.value)));
         }
         let answer = |(op, fault): (&Op, Option<Fault>)| match fault {
             None | Some(Fault::Panic | Fault::Short) => {
@@ -196,10 +197,10 @@ impl Sink for TestSink {
             Some(Fault::Permanent) => Err(SinkError::permanent(Told(op.value))),
             Some(Fault::Unknown) => Err(SinkError::unknown(Told(op.value))),
         };
-        ops.iter().zip(faults).map(answer).collect()
+        Answer::Each(ops.iter().zip(faults).map(answer).collect())
     }
 
-    fn is_atomic(&self) -> bool {
+    fn stops_at_failure(&self) -> bool {
         self.atomic.load(Ordering::SeqCst)
     }
 }
