@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::error::Error;
 use std::fmt::Write as _;
 use std::future::Future;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -197,6 +198,20 @@ async fn a_receiver_that_hangs_ends_at_the_deadline<F: Fixture>() -> Ended {
     Ok(())
 }
 
+/// What a future comes to if it is polled at most so many times.
+async fn polled<T>(future: impl Future<Output = T>, mut times: usize) -> Option<T> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|context| {
+        times = times.saturating_sub(1);
+        match future.as_mut().poll(context) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending if times == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
 async fn a_dropped_delivery_leaves_the_target_usable<F: Fixture>() -> Ended {
     const ROUNDS: usize = 60;
     let fixture = F::start().await;
@@ -205,10 +220,13 @@ async fn a_dropped_delivery_leaves_the_target_usable<F: Fixture>() -> Ended {
     for i in 0..ROUNDS {
         let batch = [attempt(numbered("dropped", i))];
         let delivery = target.deliver(&batch);
-        // bounded: whether it ends within so little time is left to chance.
-        if let Ok(results) = timeout(Duration::from_micros(random.u64(0..1_500)), delivery).await {
-            assert_eq!(results.len(), 1);
-        }
+        // Half of them are dropped at each point where they wait, one after the other, half of them at any time.
+        let results = match i % 2 {
+            0 => polled(delivery, i / 2 % 6 + 1).await,
+            // bounded: whether it ends within so little time is left to chance.
+            _ => timeout(Duration::from_micros(random.u64(0..1_500)), delivery).await.ok(),
+        };
+        assert!(results.is_none_or(|results| results.len() == 1));
     }
     one(&target, numbered("whole", ROUNDS)).await.expect("the target is usable");
     let arrived = fixture.arrived().await;

@@ -88,6 +88,7 @@ async fn sixty_four_producers_under_failures_add_up() {
 
 /// A hundred thousand operations; a thousand times as many with `OUTHAUL_TEST_SCALE=1000`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(clippy::disallowed_methods, reason = "how much is tried is the caller's choice")]
 async fn the_depth_does_not_drift() {
     let scale = std::env::var("OUTHAUL_TEST_SCALE").ok().and_then(|scale| scale.parse().ok()).unwrap_or(1);
     let each = 100_000 * scale / 8;
