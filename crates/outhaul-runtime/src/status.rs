@@ -7,6 +7,8 @@ use outhaul_store::event::TargetName;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use crate::health::Probe;
+
 /// Where a target is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -20,7 +22,9 @@ pub enum State {
     Held,
     /// It fails everything for now, or asked for a pause: trials as when held.
     Throttled,
-    /// Finishing what is in flight, taking up nothing new.
+    /// It queues, and sends nothing until a person lets it go on.
+    Paused,
+    /// It gets no new events; what waits is delivered, or what is in flight ends.
     Draining,
     /// Its worker has ended.
     Stopped,
@@ -90,8 +94,19 @@ pub struct TargetStatus {
     pub oldest_age_seconds: Option<f64>,
     /// When a held or throttled target is tried next.
     pub next_trial_seconds: Option<f64>,
+    /// How long ago an entry was delivered last in this life of the process.
+    pub last_success_seconds: Option<f64>,
     /// What went wrong last, without credentials.
     pub last_error: Option<String>,
+    /// Entries of it in the failed store, those of earlier processes too.
+    pub failed_stored: u64,
+    /// Where it delivers to, without credentials; for an orphan, where it did.
+    pub destination: String,
+    /// Grows with every change of the target; 0 for an orphan.
+    pub generation: u64,
+    /// What a probe found, if one was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probe: Option<Probe>,
 }
 
 /// What a worker tells about itself.
@@ -109,6 +124,7 @@ pub(crate) struct WorkerStatus {
     pub(crate) next_trial: Option<Instant>,
     pub(crate) last_error: Option<String>,
     pub(crate) last_good: bool,
+    pub(crate) last_success: Option<SystemTime>,
 }
 
 impl WorkerStatus {
@@ -125,6 +141,7 @@ impl WorkerStatus {
             next_trial: None,
             last_error: None,
             last_good: false,
+            last_success: None,
         }
     }
 
@@ -132,7 +149,7 @@ impl WorkerStatus {
         match self.state {
             State::Held => Health::Offline,
             State::Failed => Health::Error,
-            State::Stopped | State::Orphan => Health::Disabled,
+            State::Paused | State::Stopped | State::Orphan => Health::Disabled,
             State::Running if self.last_good && self.stuck == 0 => Health::Online,
             State::Running | State::Throttled | State::Starting | State::Draining => Health::Degraded,
         }
@@ -142,14 +159,21 @@ impl WorkerStatus {
 /// Joins a queue's numbers with what its worker tells; without a worker it is an orphan.
 pub(crate) fn status(queue: QueueStats, worker: Option<WorkerStatus>) -> TargetStatus {
     let worker = worker.unwrap_or_else(|| WorkerStatus { state: State::Orphan, ..WorkerStatus::new("") });
+    let now = SystemTime::now();
+    let ago = |time: SystemTime| now.duration_since(time).unwrap_or_default().as_secs_f64();
     let oldest = worker.oldest.filter(|_| queue.waiting > 0);
-    let age = oldest.map(|oldest| SystemTime::now().duration_since(oldest).unwrap_or_default());
     let until = worker.next_trial.map(|at| at.saturating_duration_since(Instant::now()));
+    let full = queue.waiting >= queue.entries_max || queue.bytes >= queue.bytes_max;
+    let (health, reason) = match (worker.state, worker.health()) {
+        (State::Paused | State::Stopped, health) => (health, "disabled"),
+        (_, Health::Online) if full => (Health::Degraded, "queue_full"),
+        (_, health) => (health, worker.reason),
+    };
     TargetStatus {
         kind: worker.kind,
         state: worker.state,
-        health: worker.health(),
-        reason: worker.reason,
+        health,
+        reason,
         recovered: queue.recovered,
         admitted: queue.admitted,
         requeued: queue.requeued,
@@ -162,9 +186,14 @@ pub(crate) fn status(queue: QueueStats, worker: Option<WorkerStatus>) -> TargetS
         retried: worker.retried,
         abandoned: worker.abandoned,
         bytes: queue.bytes,
-        oldest_age_seconds: age.map(|age| age.as_secs_f64()),
+        oldest_age_seconds: oldest.map(ago),
         next_trial_seconds: until.map(|until| until.as_secs_f64()),
+        last_success_seconds: worker.last_success.map(ago),
         last_error: worker.last_error,
+        failed_stored: 0,
+        destination: queue.label,
+        generation: 0,
+        probe: None,
         name: queue.name,
     }
 }
