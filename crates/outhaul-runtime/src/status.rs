@@ -2,8 +2,8 @@
 
 use std::time::SystemTime;
 
-use outhaul_store::QueueStats;
 use outhaul_store::event::TargetName;
+use outhaul_store::{QueueStats, StoreError};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -107,6 +107,35 @@ pub struct TargetStatus {
     /// What a probe found, if one was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<Probe>,
+}
+
+impl TargetStatus {
+    /// A target without new events delivers what waits, and is done then.
+    pub(crate) fn leaving(&mut self, routed: bool) {
+        if routed || matches!(self.state, State::Failed | State::Paused) {
+            return;
+        }
+        if self.waiting == 0 {
+            (self.state, self.health, self.reason) = (State::Stopped, Health::Disabled, "disabled");
+        } else if matches!(self.state, State::Running | State::Starting) {
+            self.state = State::Draining;
+        }
+    }
+
+    /// Nothing of it can be written any more.
+    pub(crate) fn store_failed(&mut self, failure: &StoreError) {
+        (self.health, self.reason) = (Health::Error, "store_failed");
+        self.last_error = Some(failure.to_string());
+    }
+
+    /// What a probe found is worth less than what attempts found.
+    pub(crate) fn probed(&mut self, probe: Probe) {
+        let good = matches!(self.health, Health::Online | Health::Degraded);
+        if probe.reason != "reachable" && good && matches!(self.state, State::Running | State::Starting) {
+            (self.health, self.reason) = (Health::Degraded, probe.reason);
+        }
+        self.probe = Some(probe);
+    }
 }
 
 /// What a worker tells about itself.

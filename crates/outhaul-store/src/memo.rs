@@ -19,12 +19,6 @@ pub(crate) enum Memos {
     Memory(Arc<Mutex<BTreeMap<String, Vec<u8>>>>),
 }
 
-impl std::fmt::Debug for dyn FileSystem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("FileSystem")
-    }
-}
-
 impl Memos {
     pub(crate) fn memory() -> Self {
         Self::Memory(Arc::default())

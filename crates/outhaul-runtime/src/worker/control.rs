@@ -70,8 +70,6 @@ pub(crate) struct Known {
     /// None: what is on disk is all there is to know.
     pub(crate) attempts: Option<u32>,
     pub(crate) suspect: bool,
-    /// Its lane waits for a person.
-    pub(crate) closed: bool,
     pub(crate) next_attempt: Option<Instant>,
     pub(crate) last_error: Option<String>,
 }
@@ -89,6 +87,10 @@ pub(super) struct Control {
 }
 
 impl Control {
+    pub(super) fn new(paused: bool) -> Self {
+        Self { paused, ..Self::default() }
+    }
+
     /// Entries are with the target.
     pub(super) fn sent(&mut self, sequences: &[u64]) {
         self.in_flight.extend(sequences);
@@ -299,7 +301,6 @@ impl Worker {
             in_flight: self.control.in_flight.contains(&sequence),
             attempts: history.map(|history| history.tried.attempts),
             suspect: history.is_some_and(|history| history.tried.suspect),
-            closed: entry.is_some_and(|entry| self.lanes.is_closed(&entry.lane)),
             next_attempt: entry.and_then(|entry| self.lanes.waits_until(&entry.lane, sequence)),
             last_error,
         })

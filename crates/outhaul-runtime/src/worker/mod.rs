@@ -145,7 +145,7 @@ pub(crate) async fn run(setup: Setup) -> Result<(), StoreError> {
         trial_running: false,
         probed: false,
         settlements: Vec::new(),
-        control: Control { paused: setup.paused, ..Control::default() },
+        control: Control::new(setup.paused),
         closed: HashSet::new(),
         retried: earlier.retried,
         abandoned: earlier.abandoned,

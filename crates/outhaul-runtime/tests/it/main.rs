@@ -4,7 +4,11 @@
 
 mod blame;
 mod delivery;
+mod gate;
+mod health;
+mod lifecycle;
 mod moves;
 mod random;
 mod support;
 mod traps;
+mod verbs;
