@@ -52,8 +52,9 @@
 //!                          held  throttled ── one trial after each backoff
 //! ```
 //!
-//! `draining` and `stopped` come with a shutdown, `failed` when a worker cannot go on; a queue without a target is an
-//! `orphan`.
+//! `paused` and `draining` are asked for by a person, `stopped` is where a drain and a shutdown end, `failed` comes when
+//! a worker cannot go on; a queue without a target is an `orphan`. Targets are added, replaced and removed while the
+//! others go on: [`Runtime::reload`]. The whole table, and the verbs on entries, are in `docs/runtime.md`.
 
 mod admit;
 mod health;

@@ -269,6 +269,7 @@ impl Manager {
             Some(old) => self.swap(&old, spec, intent.generation, paused).await?,
             None => {
                 self.attach(&spec)?;
+                let paused = paused || !spec.enabled;
                 self.launch(spec, intent.generation, paused, None);
                 self.publish();
                 return Ok(Change::Added);
@@ -353,6 +354,7 @@ impl Manager {
             }
         };
         lock(&self.slots).remove(name);
+        self.publish();
         slot.close().await;
         self.forget_pause(name).await?;
         self.forget_place(name);

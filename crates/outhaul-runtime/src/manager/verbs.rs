@@ -65,8 +65,12 @@ impl Manager {
         if slot.is_failed() {
             return self.run(async move { manager.restart(&name, &intent.place).await }).await;
         }
-        slot.routed.store(true, Ordering::Release);
-        self.publish();
+        {
+            // One that is on its way out gets no new events any more.
+            let _turn = intent.place.turn.lock().await;
+            self.known(&name)?.routed.store(true, Ordering::Release);
+            self.publish();
+        }
         self.ask(&name, Command::Resume).await
     }
 

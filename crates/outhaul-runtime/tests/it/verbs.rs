@@ -1,6 +1,5 @@
 //! What a person may do to an entry, in each of its states.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,10 +15,6 @@ use crate::support::{Scripted, admit, event, name, only, options, pass, send, se
 
 fn uid(sequence: u64) -> Uid {
     Uid { queue: name("a"), sequence }
-}
-
-fn one_at_a_time() -> TargetOptions {
-    TargetOptions { in_flight: NonZeroUsize::new(1).unwrap(), ..options() }
 }
 
 /// A wait that no test sits out.
