@@ -312,7 +312,8 @@ impl Runtime {
         self.manager().requeue(entry).await
     }
 
-    /// The failed store.
+    /// The failed store. A lane that a rejected entry keeps closed (`on_reject=stop_pid`) goes on after
+    /// [`requeue`](Self::requeue) and [`discard`](Self::discard) of this runtime, not after those of the store.
     pub fn failed(&self) -> &Arc<FailedStore> {
         self.store().failed()
     }

@@ -116,9 +116,14 @@ impl Manager {
                     (manager.intend(&spec.name), Arc::clone(&manager), Arc::clone(&permits));
                 changes.spawn(async move {
                     let name = spec.name.clone();
-                    let permit = permits.acquire().await;
+                    let _permit = tokio::select! {
+                        permit = permits.acquire() => permit,
+                        by = intent.superseded() => {
+                            let change = manager.check(&name, &intent);
+                            return (name.clone(), change.and(Err(superseded(&name, &intent, by))));
+                        }
+                    };
                     let change = manager.put(spec, &intent).await;
-                    drop(permit);
                     (name, change)
                 });
             }

@@ -133,7 +133,7 @@ impl Manager {
             }
             looked_at += read.entries.len();
             let wanted = |entry: &Entry| query.pid.as_deref().is_none_or(|pid| pid_of(entry) == Some(pid));
-            let entries: Vec<_> = read.entries.into_iter().collect();
+            let entries = read.entries;
             let sequences = entries.iter().filter(|entry| wanted(entry)).map(sequence).collect();
             let known = self.know(name, sequences).await;
             for entry in entries {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use outhaul_store::event::{Event, TargetName, Uid};
-use outhaul_store::{Discard, Outcome, RequeueError, Rule, Settlement};
+use outhaul_store::{Discard, Entry, Outcome, RequeueError, Rule, Settlement, StoreError};
 use outhaul_target::{Attempt, DeliveryError, ErrorKind};
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -159,9 +159,9 @@ impl Manager {
         }
         if self.slot(&uid.queue).is_none() {
             // An orphan has no schedule.
-            return match find(&*self.lease, &uid.queue, uid.sequence).await {
-                Ok(Some(_)) => Err(ChangeError::NotRunning(uid.queue.clone())),
-                _ => Err(ChangeError::UnknownEntry(uid.clone())),
+            return match self.stored(uid).await? {
+                Some(_) => Err(ChangeError::NotRunning(uid.queue.clone())),
+                None => Err(ChangeError::UnknownEntry(uid.clone())),
             };
         }
         match self.ask(&uid.queue, |reply| Command::Retry(uid.sequence, reply)).await?? {
@@ -177,7 +177,7 @@ impl Manager {
             return Ok(EntryAnswer::Discarded);
         }
         let gone = match self.slot(&uid.queue) {
-            Some(slot) if slot.serves() || !slot.is_failed() => {
+            Some(slot) if !slot.is_failed() => {
                 let asked = self.ask(&uid.queue, |reply| Command::Discard(uid.sequence, reply));
                 match tokio::time::timeout(VERDICT_MAX, asked).await {
                     Ok(gone) => gone??,
@@ -185,8 +185,8 @@ impl Manager {
                 }
             }
             // Nobody works on it.
-            _ => match find(&*self.lease, &uid.queue, uid.sequence).await {
-                Ok(Some(entry)) => {
+            _ => match self.stored(uid).await? {
+                Some(entry) => {
                     let settlement = Settlement { place: entry.place, outcome: Outcome::Discarded };
                     self.lease.settle(vec![settlement]).await?;
                     self.changes.send_modify(|changes| *changes += 1);
@@ -194,7 +194,7 @@ impl Manager {
                     drop(self.notices.send(Notice::Discarded { uid: uid.clone() }));
                     Gone::Discarded
                 }
-                _ => Gone::NotFound,
+                None => Gone::NotFound,
             },
         };
         match gone {
@@ -206,6 +206,14 @@ impl Manager {
             // It failed while it was asked for.
             Gone::Failed | Gone::NotFound if self.discard_failed(uid).await? => Ok(EntryAnswer::Discarded),
             Gone::Failed | Gone::NotFound => Err(ChangeError::UnknownEntry(uid.clone())),
+        }
+    }
+
+    /// An entry that waits, as it is on disk.
+    async fn stored(&self, uid: &Uid) -> Result<Option<Entry>, ChangeError> {
+        match find(&*self.lease, &uid.queue, uid.sequence).await {
+            Err(StoreError::UnknownQueue(_)) => Ok(None),
+            found => Ok(found?),
         }
     }
 

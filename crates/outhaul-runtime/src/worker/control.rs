@@ -313,7 +313,7 @@ pub(crate) async fn find(
     queue: &TargetName,
     sequence: u64,
 ) -> Result<Option<Entry>, StoreError> {
-    let read = lease.read(queue, sequence - 1, 1, 1).await?;
+    let read = lease.read(queue, sequence.saturating_sub(1), 1, 1).await?;
     Ok(read.entries.into_iter().next().filter(|entry| entry.place.uid.sequence == sequence))
 }
 

@@ -491,3 +491,21 @@ async fn two_targets_of_one_name_are_refused_and_a_disabled_one_is_paused() {
     assert_eq!(report.targets[0].1.clone().unwrap(), Change::Removed);
     runtime.shutdown(Duration::from_secs(5)).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_prepares_eight_targets_at_a_time_and_waits_for_none_that_hangs() {
+    let journal = Journal::default();
+    let gate = Arc::new(Gate::new("t", &journal).asked(Ask::Hangs));
+    let runtime = none().await;
+    let targets = (0..24).map(|i| gate_spec(&format!("t{i:02}"), &gate, options())).collect();
+    let start = tokio::time::Instant::now();
+    let report = runtime.reload(targets).await.unwrap();
+    // bounded: the clock is paused, so this is no measurement.
+    assert_eq!(start.elapsed().as_secs(), 15, "three rounds of five seconds");
+    assert!(report.is_complete() && report.targets.is_sorted_by(|a, b| a.0 < b.0));
+    assert_eq!(runtime.targets().len(), 24);
+    let most = gate.probing_most.load(std::sync::atomic::Ordering::SeqCst);
+    // Those that have started ask for themselves, each once.
+    assert!((8..=8 + 16).contains(&most), "{most}");
+    runtime.shutdown(Duration::from_secs(5)).await.unwrap();
+}
