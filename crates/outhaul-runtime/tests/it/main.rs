@@ -6,6 +6,7 @@ mod blame;
 mod delivery;
 mod gate;
 mod health;
+mod histories;
 mod lifecycle;
 mod moves;
 mod random;
