@@ -140,7 +140,9 @@ impl AdmitError {
     pub fn retry_after(&self) -> Duration {
         match self {
             Self::Saturated | Self::Unknown(_) => Duration::from_secs(1),
-            Self::QueueFull { .. } | Self::TooLarge { .. } | Self::NoTarget | Self::Stopping => Duration::from_secs(5),
+            Self::QueueFull { .. } | Self::TooLarge { .. } | Self::NoTarget | Self::Stopping => {
+                Duration::from_secs(5)
+            }
             Self::DiskFull(_) | Self::Store(_) => Duration::from_secs(30),
         }
     }

@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use outhaul_store::event::{TargetName, Uid};
-use outhaul_store::{
-    Admission, FailedStore, Input, Log, OpenReport, Receipt, Shards, Store, StoreError,
-};
+use outhaul_store::{Admission, FailedStore, Input, Log, OpenReport, Receipt, Shards, Store, StoreError};
 use outhaul_target::{DeliveryError, Target, TargetOptions};
 use outhaul_writer::{RefusedReason, Writer, WriterOptions};
 use tokio::sync::broadcast;
@@ -208,10 +206,11 @@ impl Runtime {
             let mut admissions: Vec<_> = events.into_iter().map(admission).collect();
             self.store().log().reserve(&mut admissions)?;
             let ops = admissions.into_iter().map(Op::new).collect();
-            let tickets = self.manager().writer.try_admit_all(ops).map_err(|refused| match refused.reason {
-                RefusedReason::Saturated => AdmitError::Saturated,
-                RefusedReason::Closed => AdmitError::Stopping,
-            })?;
+            let tickets =
+                self.manager().writer.try_admit_all(ops).map_err(|refused| match refused.reason {
+                    RefusedReason::Saturated => AdmitError::Saturated,
+                    RefusedReason::Closed => AdmitError::Stopping,
+                })?;
             Ok(tickets.into_iter().map(Pending).collect())
         })
     }

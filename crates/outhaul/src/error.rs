@@ -1,8 +1,8 @@
 //! Why Outhaul does not open.
 
-use outhaul_runtime::{ChangeError, StartError};
 use outhaul_runtime::event::{InvalidTargetName, TargetName};
 use outhaul_runtime::target::ConfigError;
+use outhaul_runtime::{ChangeError, StartError};
 
 /// Why nothing was opened. Nothing was changed.
 #[derive(Debug, Clone, thiserror::Error)]

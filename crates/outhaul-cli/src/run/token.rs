@@ -124,7 +124,10 @@ mod tests {
         let path = dir.path().join("admin.token");
         Token::of_admin(&path).unwrap();
         let made = std::fs::read_to_string(&path).unwrap();
-        assert_eq!((made.trim().len(), std::fs::metadata(&path).unwrap().permissions().mode() & 0o777), (64, 0o600));
+        assert_eq!(
+            (made.trim().len(), std::fs::metadata(&path).unwrap().permissions().mode() & 0o777),
+            (64, 0o600)
+        );
         Token::of_admin(&path).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), made);
         assert!(Token::of_admin(&dir.path().join("nowhere/admin.token")).is_err());

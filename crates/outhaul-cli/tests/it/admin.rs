@@ -124,7 +124,10 @@ fn a_target_is_paused_across_a_restart_resumed_tested_and_shown() {
     admin.relay.stop().ended_with(0);
 
     let admin = Admin::start(dir.path(), &["--to", &to]);
-    assert_eq!((&admin.target("hook")["state"], &admin.target("hook")["waiting"]), (&"paused".into(), &1.into()));
+    assert_eq!(
+        (&admin.target("hook")["state"], &admin.target("hook")["waiting"]),
+        (&"paused".into(), &1.into())
+    );
     admin.ask("POST", "/targets/hook/trial").problem(409, "paused");
     // A test event passes the queue.
     assert_eq!(admin.good("POST", "/targets/hook/test"), json!({ "delivered": true }));
@@ -141,8 +144,18 @@ fn a_target_is_paused_across_a_restart_resumed_tested_and_shown() {
     let shown = all.json()["targets"][0].clone();
     assert!(shown["probe"]["reason"].is_string(), "{shown}");
     for key in [
-        "waiting", "bytes", "oldest_age_seconds", "last_success_seconds", "last_error", "next_trial_seconds",
-        "failed_stored", "reason", "health", "state", "destination", "generation",
+        "waiting",
+        "bytes",
+        "oldest_age_seconds",
+        "last_success_seconds",
+        "last_error",
+        "next_trial_seconds",
+        "failed_stored",
+        "reason",
+        "health",
+        "state",
+        "destination",
+        "generation",
     ] {
         assert!(shown.get(key).is_some(), "{key} is not in {shown}");
     }
@@ -156,8 +169,7 @@ fn targets_are_added_replaced_repointed_drained_and_deleted() {
     let (up, down) = (Receiver::new(|_| Act::Status(200)), AtomicBool::new(true));
     let down = Arc::new(down);
     let is_down = Arc::clone(&down);
-    let moody =
-        Receiver::new(move |_| Act::Status(if is_down.load(Ordering::SeqCst) { 503 } else { 200 }));
+    let moody = Receiver::new(move |_| Act::Status(if is_down.load(Ordering::SeqCst) { 503 } else { 200 }));
     let admin = Admin::start(dir.path(), &["--to", "file:out"]);
     let added = admin.put("hook", &moody.uri("key=s3cret"), None);
     assert_eq!((added.status, &added.json()["change"]), (201, &"added".into()));
@@ -247,7 +259,10 @@ fn entries_are_listed_retried_discarded_and_requeued() {
     let list = |query: &str| admin.good("GET", &format!("/targets/hook/entries{query}"));
     let page = list("");
     let entries = page["entries"].as_array().unwrap();
-    assert_eq!((entries.len(), &entries[0]["state"], &entries[1]["state"]), (2, &"retrying".into(), &"waiting".into()));
+    assert_eq!(
+        (entries.len(), &entries[0]["state"], &entries[1]["state"]),
+        (2, &"retrying".into(), &"waiting".into())
+    );
     for key in ["uid", "dedup_id", "pid", "state", "attempts", "next_attempt_at", "last_error", "suspect"] {
         assert!(entries[0].get(key).is_some_and(|value| !value.is_null()), "{key}: {page}");
     }
@@ -277,7 +292,10 @@ fn entries_are_listed_retried_discarded_and_requeued() {
     assert_eq!((&again["requeued_as"], &again["again"]), (&requeued["requeued_as"], &true.into()));
     admin.until_waiting("hook", 0);
     let hook = admin.target("hook");
-    assert_eq!((&hook["delivered"], &hook["discarded"], &hook["requeued"]), (&3.into(), &1.into(), &1.into()));
+    assert_eq!(
+        (&hook["delivered"], &hook["discarded"], &hook["requeued"]),
+        (&3.into(), &1.into(), &1.into())
+    );
     admin.relay.stop().ended_with(0);
 }
 

@@ -312,8 +312,12 @@ impl Manager {
                 close(&name, &target, spec.options.timeout).await;
                 match back.remake() {
                     Some(Ok(target)) => back.target = target,
-                    Some(Err(detail)) => tracing::error!(target = %name, detail, "the old target is not opened again"),
-                    None => tracing::error!(target = %name, "the old target cannot be opened again: it was given as a value"),
+                    Some(Err(detail)) => {
+                        tracing::error!(target = %name, detail, "the old target is not opened again")
+                    }
+                    None => {
+                        tracing::error!(target = %name, "the old target cannot be opened again: it was given as a value")
+                    }
                 }
             }
             if let Err(error) = self.attach(&back) {
@@ -463,9 +467,7 @@ async fn ask(spec: &TargetSpec) -> Result<(), ChangeError> {
     }
     let max = PREPARE_MAX.min(spec.options.timeout);
     match tokio::time::timeout(max, AssertUnwindSafe(spec.target.probe()).catch_unwind()).await {
-        Ok(Ok(Err(error)))
-            if matches!(error.kind(), ErrorKind::Configuration | ErrorKind::PolicyDenied) =>
-        {
+        Ok(Ok(Err(error))) if matches!(error.kind(), ErrorKind::Configuration | ErrorKind::PolicyDenied) => {
             Err(refused(spec, &error.detail()))
         }
         Ok(Err(_)) => Err(refused(spec, "it panicked: a defect of its code")),

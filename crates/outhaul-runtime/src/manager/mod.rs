@@ -362,7 +362,8 @@ impl Manager {
     /// As [`targets`](Self::targets), with a probe of each that is in use.
     pub(crate) async fn health(&self) -> Vec<TargetStatus> {
         let used = |status: &&TargetStatus| status.health != crate::Health::Disabled;
-        let names: BTreeSet<_> = self.targets().iter().filter(used).map(|status| status.name.clone()).collect();
+        let names: BTreeSet<_> =
+            self.targets().iter().filter(used).map(|status| status.name.clone()).collect();
         let slots = self.slots().into_iter().filter(|slot| names.contains(&slot.spec.name));
         let asked = slots.map(|slot| (slot.spec.name.clone(), Arc::clone(&slot.spec.target)));
         let mut probes: HashMap<_, _> = health::collect(asked.collect()).await.into_iter().collect();

@@ -98,7 +98,8 @@ impl Manager {
     pub(crate) async fn test(&self, name: &TargetName) -> Result<Result<(), DeliveryError>, ChangeError> {
         let slot = self.known(name)?;
         let event = Event::builder(TEST_TYPE, "outhaul:admin").json(r#"{"test":true}"#).build();
-        let event = event.map_err(|error| ChangeError::Refused { name: name.clone(), detail: error.to_string() })?;
+        let event =
+            event.map_err(|error| ChangeError::Refused { name: name.clone(), detail: error.to_string() })?;
         let dedup_id = event.dedup_id();
         let uid = Uid { queue: name.clone(), sequence: 0 };
         let attempt = Attempt { event: Arc::new(event), dedup_id, uid, version: 0, number: 1 };

@@ -13,8 +13,8 @@ use outhaul_target::DeliveryError;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::lanes::LaneKey;
 use super::Worker;
+use super::lanes::LaneKey;
 use crate::notice::Notice;
 
 /// Entries whose last error is remembered for a listing.
@@ -184,7 +184,8 @@ impl Worker {
                 reply(asked, done);
             }
             Command::Know(sequences, asked) => {
-                let known = sequences.into_iter().filter_map(|sequence| Some((sequence, self.known(sequence)?)));
+                let known =
+                    sequences.into_iter().filter_map(|sequence| Some((sequence, self.known(sequence)?)));
                 reply(asked, known.collect());
             }
         }

@@ -33,7 +33,10 @@ async fn twenty_four_stalled_targets_are_told_in_five_seconds_ten_at_a_time() {
     assert_eq!(gate.probing_most.load(Ordering::SeqCst), 10);
     assert!(statuses.is_sorted_by(|a, b| a.name < b.name) && statuses.len() == 24);
     let told = |reason: &str| {
-        statuses.iter().filter(|status| status.probe.as_ref().is_some_and(|probe| probe.reason == reason)).count()
+        statuses
+            .iter()
+            .filter(|status| status.probe.as_ref().is_some_and(|probe| probe.reason == reason))
+            .count()
     };
     assert_eq!((told("timed_out"), told("health_check_failed")), (10, 14));
     assert!(statuses.iter().all(|status| status.probe.as_ref().unwrap().detail.is_some()));
@@ -107,7 +110,10 @@ async fn states_reasons_and_numbers_are_those_of_the_table() {
     ];
     let runtime: Runtime = start_on(Store::memory(), targets).await.unwrap();
     for status in runtime.targets() {
-        assert_eq!((status.state, status.health, status.reason), (State::Starting, Health::Degraded, "not_loaded"));
+        assert_eq!(
+            (status.state, status.health, status.reason),
+            (State::Starting, Health::Degraded, "not_loaded")
+        );
     }
     send(&runtime, (0..25).map(|i| (i, ["p", "q", "r", "s"][(i % 4) as usize]))).await;
     pass(Duration::from_secs(30)).await;

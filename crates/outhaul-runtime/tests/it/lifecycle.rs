@@ -36,10 +36,7 @@ async fn targets_come_and_go_and_the_others_do_not_notice() {
     send(&runtime, [(2, "p")]).await;
     settled(&runtime).await;
     let generation = of(&runtime, "a").generation;
-    assert_eq!(
-        runtime.remove(&name("b"), Leftover::Keep).await.unwrap(),
-        Removed::Kept { waiting: 0 }
-    );
+    assert_eq!(runtime.remove(&name("b"), Leftover::Keep).await.unwrap(), Removed::Kept { waiting: 0 });
     send(&runtime, [(3, "p")]).await;
     settled(&runtime).await;
     assert_eq!((a.delivered().len(), b.delivered(), b.closed()), (3, vec!["2".to_owned()], 1));
@@ -56,7 +53,8 @@ async fn an_unchanged_target_keeps_its_counters_lanes_and_backoff() {
         _ => Ok(()),
     });
     let runtime = none().await;
-    let slow = TargetOptions { backoff: Duration::from_secs(60), backoff_max: Duration::from_secs(60), ..options() };
+    let slow =
+        TargetOptions { backoff: Duration::from_secs(60), backoff_max: Duration::from_secs(60), ..options() };
     let make = || {
         let mut spec = spec("a", &bad, slow.clone());
         spec.fingerprint = Some(7);
@@ -166,7 +164,8 @@ async fn a_successor_that_is_configured_wrong_leaves_the_old_one_or_has_it_opene
 
 #[tokio::test(start_paused = true)]
 async fn an_unreachable_target_is_degraded_queues_and_changes_nobody_else() {
-    let (a, b) = (Scripted::good(), Scripted::new(|_| Err(ErrorKind::ConnectionRefused.into())).unreachable());
+    let (a, b) =
+        (Scripted::good(), Scripted::new(|_| Err(ErrorKind::ConnectionRefused.into())).unreachable());
     let runtime = start_on(Store::memory(), vec![spec("a", &a, options())]).await.unwrap();
     let before = of(&runtime, "a").generation;
     let both = || vec![spec("a", &a, options()), spec("b", &b, options())];
@@ -327,10 +326,7 @@ async fn a_paused_target_queues_and_ends_what_is_in_flight() {
     assert_eq!((of(&runtime, "a").state, of(&runtime, "a").waiting), (State::Paused, 2));
     runtime.resume(&name("a")).await.unwrap();
     settled(&runtime).await;
-    assert_eq!(
-        notes(&journal),
-        ["a: delivered 1", "a: closed", "next: delivered 2", "next: delivered 3"]
-    );
+    assert_eq!(notes(&journal), ["a: delivered 1", "a: closed", "next: delivered 2", "next: delivered 3"]);
     runtime.shutdown(Duration::from_secs(5)).await.unwrap();
 }
 

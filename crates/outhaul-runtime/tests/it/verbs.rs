@@ -235,7 +235,8 @@ async fn listings_are_paged_and_filtered() {
     let target = Scripted::new(|_| Err(ErrorKind::ConnectionRefused.into()));
     let runtime = start_on(Store::memory(), vec![spec("a", &target, options())]).await.unwrap();
     for first in [1, 301] {
-        admit(&runtime, (first..first + 300).map(|i| event(i, Some(if i % 3 == 0 { "third" } else { "p" })))).await;
+        admit(&runtime, (first..first + 300).map(|i| event(i, Some(if i % 3 == 0 { "third" } else { "p" }))))
+            .await;
     }
     let (mut query, mut seen, mut pages) = (EntryQuery { limit: 70, ..Default::default() }, Vec::new(), 0);
     loop {

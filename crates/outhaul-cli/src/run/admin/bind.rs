@@ -34,7 +34,11 @@ pub(crate) fn address(asked: Option<&str>, in_memory: bool) -> Result<Option<&st
             "its token is kept in the data directory, and there is none",
             "leave out `--admin`, or `--engine memory`",
         ),
-        Some(text) if text.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) => {
+        Some(text)
+            if text
+                .rsplit_once(':')
+                .is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) =>
+        {
             wrong(
                 "the address of the admin API is not valid",
                 "it is no address with a port from 0 to 65535",

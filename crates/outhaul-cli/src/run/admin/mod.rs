@@ -56,7 +56,8 @@ async fn let_in(State(admin): State<Arc<Admin>>, request: Request, next: Next) -
 }
 
 async fn nowhere(request: Request) -> Problem {
-    let detail = format!("there is nothing at {}: the admin API begins at /api/v1/targets", request.uri().path());
+    let detail =
+        format!("there is nothing at {}: the admin API begins at /api/v1/targets", request.uri().path());
     Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
 }
 

@@ -146,7 +146,9 @@ pub(super) async fn put(
     let read = tokio::time::timeout(BODY_TIME_MAX, to_bytes(body, BODY_BYTES_MAX));
     let body = match read.await {
         Ok(Ok(body)) => body,
-        Ok(Err(_)) => return Err(Problem::too_large(format!("the body is longer than {BODY_BYTES_MAX} bytes"))),
+        Ok(Err(_)) => {
+            return Err(Problem::too_large(format!("the body is longer than {BODY_BYTES_MAX} bytes")));
+        }
         Err(_) => {
             let detail = "the body took too long to arrive";
             return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "timed_out", detail));
@@ -195,7 +197,8 @@ pub(super) async fn delete(
     delete: Result<Query<Delete>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let name = target_name(&name)?;
-    let wrong = "the query takes `queue=drain`, `queue=keep` or `queue=discard`; without it, what waits is kept";
+    let wrong =
+        "the query takes `queue=drain`, `queue=keep` or `queue=discard`; without it, what waits is kept";
     let Query(delete) = delete.map_err(|_| bad_request(wrong))?;
     let leftover = match delete.queue {
         LeftoverWord::Drain => Leftover::Drain,
