@@ -100,7 +100,9 @@ pub struct TargetStatus {
     pub last_error: Option<String>,
     /// Entries of it in the failed store, those of earlier processes too.
     pub failed_stored: u64,
-    /// Where it delivers to, without credentials; for an orphan, where it did.
+    /// Where it delivers to, without credentials; for an orphan, where it did. Not serialised: a path may be a secret
+    /// too.
+    #[serde(skip)]
     pub destination: String,
     /// Grows with every change of the target; 0 for an orphan.
     pub generation: u64,

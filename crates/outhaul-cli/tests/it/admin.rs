@@ -154,7 +154,6 @@ fn a_target_is_paused_across_a_restart_resumed_tested_and_shown() {
         "reason",
         "health",
         "state",
-        "destination",
         "generation",
     ] {
         assert!(shown.get(key).is_some(), "{key} is not in {shown}");
