@@ -118,7 +118,8 @@ pub(crate) enum SummaryForm {
 /// Run the relay: take events over HTTP and deliver them until it is told to stop
 ///
 /// `POST /events` answers 202 when the events are safe on disk. `GET /targets` shows the state of each target,
-/// `/healthz` and `/readyz` are for supervisors. SIGTERM and SIGINT end it in order, SIGHUP opens `file:` targets anew.
+/// `/healthz` and `/readyz` are for supervisors; the admin API (docs/runtime.md) pauses, drains, replaces and removes
+/// targets, and decides about entries. SIGTERM and SIGINT end it in order, SIGHUP opens `file:` targets anew.
 #[derive(Parser)]
 #[command(after_long_help = format!(
     "Examples:
@@ -127,6 +128,7 @@ pub(crate) enum SummaryForm {
   outhaul run --data ./outhaul-data --to billing=@billing.uri --listen 0.0.0.0:7070 --token-file ./token
 
   curl -H 'content-type: application/json' -d '{{\"hello\":\"world\"}}' http://127.0.0.1:7070/events
+  curl -H \"authorization: Bearer $(cat ./outhaul-data/admin.token)\" http://127.0.0.1:7071/api/v1/targets
 
 {OPTIONS}
 
@@ -147,6 +149,10 @@ pub(crate) struct RunArgs {
     /// Requests must carry the bearer token that this file holds [default: no token, on a loopback address alone]
     #[arg(long, value_name = "FILE", conflicts_with = "no_token")]
     pub(crate) token_file: Option<PathBuf>,
+    /// The address of the admin API, or off. Its token is in the file admin.token of the data directory [default:
+    /// 127.0.0.1:7071; off with the engine memory]
+    #[arg(long, value_name = "ADDR|off")]
+    pub(crate) admin: Option<String>,
     /// Take events from anybody who reaches an address that is not loopback
     #[arg(long)]
     pub(crate) no_token: bool,

@@ -1,5 +1,6 @@
 //! `outhaul run`: the relay.
 
+mod admin;
 mod admission;
 mod body;
 mod forms;
@@ -30,6 +31,7 @@ use crate::error::{CliError, Exit};
 use crate::signals::{self, Signals};
 use crate::targets;
 use crate::value::Reader;
+use admin::Admin;
 use router::App;
 use server::Server;
 use token::Token;
@@ -67,9 +69,10 @@ async fn relay(args: &RunArgs, console: &Console) -> Result<Exit, CliError> {
     }
     let mut signals = Signals::new()?;
     let hangup = signals::listen(SignalKind::hangup())?;
-    let token = args.token_file.as_deref().map(Token::open).transpose()?;
+    let token = args.token_file.as_deref().map(Token::of_ingest).transpose()?;
     let addresses = resolve(&args.listen).await?;
     guard(&args.listen, &addresses, token.is_some() || args.no_token)?;
+    let admin = admin::address(args.admin.as_deref(), in_memory)?;
 
     let writer =
         WriterOptions { shards: args.shards.0, ops_max: args.writer_ops, ..WriterOptions::default() };
@@ -80,8 +83,16 @@ async fn relay(args: &RunArgs, console: &Console) -> Result<Exit, CliError> {
         opened = builder.open() => opened.map_err(|e| targets::explain(e, &to))?,
         () = signals.stop() => return Ok(Exit::Done),
     };
-    let listener = match bind(&args.listen, &addresses).await {
-        Ok(listener) => listener,
+    let bound = async {
+        let listener = bind(&args.listen, &addresses).await?;
+        let admin = match admin {
+            Some(address) => Some(admin::bind(address, data).await?),
+            None => None,
+        };
+        Ok((listener, admin))
+    };
+    let (listener, admin) = match bound.await {
+        Ok(bound) => bound,
         Err(error) => {
             // Deliveries of what was left have begun.
             outhaul.shutdown(DRAIN_UNBOUND.min(outhaul.longest_deadline())).await?;
@@ -95,9 +106,13 @@ async fn relay(args: &RunArgs, console: &Console) -> Result<Exit, CliError> {
     if let Some(told) = data_dir::promise(&args.store) {
         console.say(told);
     }
+    if let Some(admin) = &admin {
+        let token = data.join("admin.token");
+        console.say(format_args!("admin API on http://{} (token in {})", admin.address, token.display()));
+    }
     console.say(format_args!("listening on http://{address}"));
     let relay = Relay { outhaul, app, signals, hangup, console: console.clone() };
-    relay.work(listener, args.drain_timeout, (!in_memory).then_some(data.as_path())).await
+    relay.work(listener, admin, args.drain_timeout, (!in_memory).then_some(data.as_path())).await
 }
 
 /// An open relay.
@@ -113,12 +128,17 @@ impl Relay {
     async fn work(
         mut self,
         listener: TcpListener,
+        admin: Option<admin::Listening>,
         drain: Option<Duration>,
         data: Option<&Path>,
     ) -> Result<Exit, CliError> {
         let (stop, stopped) = watch::channel(None);
         let mut serving = tokio::task::JoinSet::new();
-        serving.spawn(Server::new(router::router(Arc::clone(&self.app))).serve(listener, stopped));
+        serving.spawn(Server::new(router::router(Arc::clone(&self.app))).serve(listener, stopped.clone()));
+        if let Some(admin) = admin {
+            let app = Arc::new(Admin::new(self.outhaul.clone(), admin.token));
+            serving.spawn(Server::new(admin::router(app)).serve(admin.listener, stopped));
+        }
         loop {
             tokio::select! {
                 () = self.signals.stop() => break,

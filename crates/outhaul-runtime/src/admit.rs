@@ -114,6 +114,9 @@ pub enum AdmitError {
     /// The store takes nothing.
     #[error("the store failed: {0}")]
     Store(StoreError),
+    /// No target takes new events, so there is nobody to keep it for. Add or resume a target.
+    #[error("no target takes new events; add or resume one")]
+    NoTarget,
     /// The program is shutting down.
     #[error("shutting down: no more events are taken")]
     Stopping,
@@ -129,6 +132,7 @@ impl AdmitError {
             Self::DiskFull(_) => "disk_full",
             Self::Unknown(_) => "unknown_outcome",
             Self::Store(_) => "store_failed",
+            Self::NoTarget => "no_target",
             Self::Stopping => "stopping",
         }
     }
@@ -137,7 +141,9 @@ impl AdmitError {
     pub fn retry_after(&self) -> Duration {
         match self {
             Self::Saturated | Self::Unknown(_) => Duration::from_secs(1),
-            Self::QueueFull { .. } | Self::TooLarge { .. } | Self::Stopping => Duration::from_secs(5),
+            Self::QueueFull { .. } | Self::TooLarge { .. } | Self::NoTarget | Self::Stopping => {
+                Duration::from_secs(5)
+            }
             Self::DiskFull(_) | Self::Store(_) => Duration::from_secs(30),
         }
     }

@@ -30,13 +30,8 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let void = TargetSpec {
-//!     name: TargetName::new("void")?,
-//!     target: Arc::new(Void),
-//!     options: TargetOptions::default(),
-//!     destination: "void".to_owned(),
-//!     repoint: false,
-//! };
+//! let name = TargetName::new("void")?;
+//! let void = TargetSpec::new(name, Arc::new(Void), TargetOptions::default(), "void");
 //! let runtime = Runtime::start(Store::memory(), vec![void], RuntimeOptions::default()).await?;
 //! runtime.send(Event::builder("t", "/example").pid("p").build()?).await?;
 //! runtime.settled().await;
@@ -57,10 +52,13 @@
 //!                          held  throttled ── one trial after each backoff
 //! ```
 //!
-//! `draining` and `stopped` come with a shutdown, `failed` when a worker cannot go on; a queue without a target is an
-//! `orphan`.
+//! `paused` and `draining` are asked for by a person, `stopped` is where a drain and a shutdown end, `failed` comes when
+//! a worker cannot go on; a queue without a target is an `orphan`. Targets are added, replaced and removed while the
+//! others go on: [`Runtime::reload`]. The whole table, and the verbs on entries, are in `docs/runtime.md`.
 
 mod admit;
+mod health;
+mod manager;
 mod notice;
 mod policy;
 mod runtime;
@@ -68,10 +66,15 @@ mod status;
 mod worker;
 
 pub use admit::{AdmitError, Incoming, Pending};
+pub use health::Probe;
+pub use manager::{
+    Change, ChangeError, EntryAnswer, EntryCursor, EntryInfo, EntryPage, EntryQuery, EntryState, Leftover,
+    ReloadReport, Removed,
+};
 pub use notice::Notice;
 pub use outhaul_store as store;
 pub use outhaul_store::event;
 pub use outhaul_target as target;
 pub use outhaul_writer as writer;
-pub use runtime::{Runtime, RuntimeOptions, ShutdownReport, StartError, TargetSpec};
+pub use runtime::{Remake, Repoint, Runtime, RuntimeOptions, ShutdownReport, StartError, TargetSpec};
 pub use status::{Health, State, TargetStatus};

@@ -1,31 +1,39 @@
 //! [`Runtime`]: a store, a writer in front of it, and a worker per target behind it.
 
-use std::collections::BTreeMap;
-use std::num::NonZeroU64;
-use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
-use outhaul_store::event::TargetName;
-use outhaul_store::{
-    Admission, FailedFull, FailedOptions, FailedStore, Input, Log, OpenReport, QueueSettings, Receipt,
-    Shards, Store, StoreError, WhenFull,
-};
-use outhaul_target::{FailedCompat, Target, TargetOptions};
+use outhaul_store::event::{TargetName, Uid};
+use outhaul_store::{Admission, FailedStore, Input, Log, OpenReport, Receipt, Shards, Store, StoreError};
+use outhaul_target::{DeliveryError, Target, TargetOptions};
 use outhaul_writer::{RefusedReason, Writer, WriterOptions, WriterStats};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::admit::{AdmitError, Incoming, Op, Pending, QueueSink};
+use crate::manager::{
+    Change, ChangeError, EntryAnswer, EntryPage, EntryQuery, Leftover, Manager, ReloadReport, Removed,
+    attach, far,
+};
 use crate::notice::Notice;
-use crate::status::{Health, State, TargetStatus, WorkerStatus, status};
-use crate::worker;
+use crate::status::TargetStatus;
+
+/// Makes a target again as it was configured: a closed one is not opened.
+pub type Remake = dyn Fn() -> Result<Arc<dyn Target>, String> + Send + Sync;
+
+/// What is to become of entries that wait when their target's destination changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repoint {
+    /// They go to the new destination.
+    Keep,
+    /// They stay in a queue of their own, without a target.
+    Orphan,
+}
 
 /// A target as it is configured.
+#[derive(Clone)]
 pub struct TargetSpec {
     /// Its name, and that of its queue.
     pub name: TargetName,
@@ -35,8 +43,40 @@ pub struct TargetSpec {
     pub options: TargetOptions,
     /// A canonical text of where it delivers to, without credentials: a change of it is a re-point.
     pub destination: String,
-    /// Whether entries that wait may go to a new destination.
-    pub repoint: bool,
+    /// What is to become of entries that wait for another destination; None: they keep it from starting.
+    pub repoint: Option<Repoint>,
+    /// Whether it is in use; one that is not queues, and sends nothing.
+    pub enabled: bool,
+    /// Stands for the whole configuration, credentials included: a reload leaves a target alone whose fingerprint is
+    /// the same. None: only the same value of `target` is the same. It is kept in memory alone.
+    pub fingerprint: Option<u64>,
+    /// Makes the target again, should a successor be refused when this one was closed for it already.
+    pub remake: Option<Arc<Remake>>,
+}
+
+impl TargetSpec {
+    /// A target that is in use, and whose entries belong to its destination.
+    pub fn new(
+        name: TargetName,
+        target: Arc<dyn Target>,
+        options: TargetOptions,
+        destination: impl Into<String>,
+    ) -> Self {
+        Self {
+            name,
+            target,
+            options,
+            destination: destination.into(),
+            repoint: None,
+            enabled: true,
+            fingerprint: None,
+            remake: None,
+        }
+    }
+
+    pub(crate) fn remake(&self) -> Option<Result<Arc<dyn Target>, String>> {
+        self.remake.as_ref().map(|remake| remake())
+    }
 }
 
 impl std::fmt::Debug for TargetSpec {
@@ -104,27 +144,14 @@ pub struct Runtime {
 }
 
 struct Shared {
-    store: Store,
-    writer: Writer<QueueSink>,
-    names: Arc<[TargetName]>,
-    targets: BTreeMap<TargetName, Attached>,
-    workers: tokio::sync::Mutex<JoinSet<(TargetName, Result<(), StoreError>)>>,
-    stop: watch::Sender<Option<Instant>>,
-    notices: broadcast::Sender<Notice>,
-    changes: watch::Sender<u64>,
-    stopping: AtomicBool,
+    manager: Arc<Manager>,
     ended: tokio::sync::OnceCell<Result<ShutdownReport, StoreError>>,
-}
-
-struct Attached {
-    target: Arc<dyn Target>,
-    status: Arc<Mutex<WorkerStatus>>,
-    timeout: Duration,
 }
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Runtime").field("targets", &self.names).finish_non_exhaustive()
+        let names = self.manager.routed(Arc::clone);
+        f.debug_struct("Runtime").field("targets", &names).finish_non_exhaustive()
     }
 }
 
@@ -137,74 +164,55 @@ impl Runtime {
     ) -> Result<Self, StartError> {
         check(&**store.log(), &targets)?;
         for spec in &targets {
-            store.log().attach(&spec.name, settings(spec))?;
-            store.failed().configure(&spec.name, failed_options(spec, &store.failed().options(&spec.name)));
+            attach(&store, spec)?;
         }
         let lease = store.log().lease(Shards::All).await?;
         let sink = Arc::new(QueueSink { log: Arc::clone(store.log()) });
-        let (notices, changes) = (broadcast::Sender::new(1024), watch::Sender::new(0));
-        let (stop, stopped) = watch::channel(None);
-        let mut random = options.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
-        let (mut workers, mut attached) = (JoinSet::new(), BTreeMap::new());
-        let names = targets.iter().map(|spec| spec.name.clone()).collect();
-        for spec in targets {
-            let status = Arc::new(Mutex::new(WorkerStatus::new(spec.target.kind())));
-            let (name, target, timeout) = (spec.name.clone(), Arc::clone(&spec.target), spec.options.timeout);
-            attached.insert(name.clone(), Attached { target, status: Arc::clone(&status), timeout });
-            let setup = worker::Setup {
-                name: spec.name,
-                target: spec.target,
-                options: spec.options,
-                reject_hold: options.reject_hold,
-                random: random.fork(),
-                log: Arc::clone(store.log()),
-                lease: Arc::clone(&lease),
-                failed: Arc::clone(store.failed()),
-                notices: notices.clone(),
-                changes: changes.clone(),
-                status,
-                stop: stopped.clone(),
-            };
-            workers.spawn(async move { (name, watched(setup).await) });
-        }
-        let shared = Shared {
-            writer: Writer::open(sink, options.writer),
-            store,
-            names,
-            targets: attached,
-            workers: tokio::sync::Mutex::new(workers),
-            stop,
-            notices,
-            changes,
-            stopping: AtomicBool::new(false),
-            ended: tokio::sync::OnceCell::new(),
-        };
-        Ok(Self { shared: Arc::new(shared) })
+        let random = options.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        let writer = Writer::open(sink, options.writer);
+        let manager = Manager::start(store, writer, lease, options.reject_hold, random, targets).await?;
+        let ended = tokio::sync::OnceCell::new();
+        Ok(Self { shared: Arc::new(Shared { manager, ended }) })
+    }
+
+    fn manager(&self) -> &Arc<Manager> {
+        &self.shared.manager
+    }
+
+    fn store(&self) -> &Store {
+        &self.shared.manager.store
     }
 
     /// Admits events for all targets: all of them or none, without waiting. Each pending resolves by itself.
     ///
     /// Room in the writer and in every queue is taken first. After that only the disk can refuse a part.
     pub fn admit(&self, events: Vec<Incoming>) -> Result<Vec<Pending>, AdmitError> {
-        if self.shared.stopping.load(Ordering::Acquire) {
+        if self.is_stopping() {
             return Err(AdmitError::Stopping);
         }
-        if let Some(failure) = self.shared.store.log().failure() {
+        if let Some(failure) = self.store().log().failure() {
             return Err(AdmitError::Store(failure));
         }
-        let admission = |incoming: Incoming| {
-            let mut admission = Admission::new(Arc::new(incoming.event), Arc::clone(&self.shared.names));
-            admission.position = incoming.position;
-            admission
-        };
-        let mut admissions: Vec<_> = events.into_iter().map(admission).collect();
-        self.shared.store.log().reserve(&mut admissions)?;
-        let tickets = self.shared.writer.try_admit_all(admissions.into_iter().map(Op::new).collect());
-        let tickets = tickets.map_err(|refused| match refused.reason {
-            RefusedReason::Saturated => AdmitError::Saturated,
-            RefusedReason::Closed => AdmitError::Stopping,
-        })?;
-        Ok(tickets.into_iter().map(Pending).collect())
+        // From reading the names until the writer has the events: who changes the names finds none between.
+        self.manager().routed(|names| {
+            if names.is_empty() {
+                return Err(AdmitError::NoTarget);
+            }
+            let admission = |incoming: Incoming| {
+                let mut admission = Admission::new(Arc::new(incoming.event), Arc::clone(names));
+                admission.position = incoming.position;
+                admission
+            };
+            let mut admissions: Vec<_> = events.into_iter().map(admission).collect();
+            self.store().log().reserve(&mut admissions)?;
+            let ops = admissions.into_iter().map(Op::new).collect();
+            let tickets =
+                self.manager().writer.try_admit_all(ops).map_err(|refused| match refused.reason {
+                    RefusedReason::Saturated => AdmitError::Saturated,
+                    RefusedReason::Closed => AdmitError::Stopping,
+                })?;
+            Ok(tickets.into_iter().map(Pending).collect())
+        })
     }
 
     /// Admits one event and resolves when it is durable for every target.
@@ -219,72 +227,137 @@ impl Runtime {
 
     /// One picture of all targets and orphans, sorted by name.
     pub fn targets(&self) -> Vec<TargetStatus> {
-        let queues = self.shared.store.log().stats();
-        let (failed, disk_full) = (self.shared.store.failed().stats(), self.disk_full());
-        let shown = queues.into_iter().filter(|queue| queue.attached || queue.waiting > 0);
-        let joined = shown.map(|queue| {
-            let worker = self
-                .shared
-                .targets
-                .get(&queue.name)
-                .map(|attached| attached.status.lock().unwrap_or_else(PoisonError::into_inner).clone());
-            let failed = failed.iter().find(|failed| failed.target == queue.name);
-            let mut shown = status(queue, worker, failed);
-            // What is wrong with the target itself is told first.
-            if disk_full && shown.health == Health::Online {
-                (shown.health, shown.reason) = (Health::Degraded, "disk_full");
-            }
-            shown
-        });
-        joined.collect()
+        self.manager().targets()
     }
 
-    /// The failed store.
+    /// As [`targets`](Self::targets), with a probe of each target that is in use: at most 5 seconds in all, ten at a
+    /// time, whatever the number of targets. Whoever was not asked in time is told so in its
+    /// [`probe`](TargetStatus::probe).
+    ///
+    /// Dropping the future drops the probes.
+    pub async fn health(&self) -> Vec<TargetStatus> {
+        self.manager().health().await
+    }
+
+    /// Makes the targets be these and no others, without touching those that are as they were: they keep their
+    /// connection, counters, lanes and backoff. The others are prepared at the same time, and each is replaced as soon
+    /// as what it has in flight is finished; no backlog is waited for. Targets that are left out leave orphans.
+    ///
+    /// A later call gives the preparations of an earlier one up. Dropping the future leaves it going on.
+    ///
+    /// # Errors
+    /// Nothing was changed. What went wrong with one target is in the report.
+    pub async fn reload(&self, targets: Vec<TargetSpec>) -> Result<ReloadReport, ChangeError> {
+        self.manager().reload(targets).await
+    }
+
+    /// Adds a target, or puts it in the place of the one that has its name. Dropping the future leaves it going on.
+    pub async fn replace(&self, target: TargetSpec) -> Result<Change, ChangeError> {
+        self.manager().replace(target).await
+    }
+
+    /// Removes a target. With [`Leftover::Drain`] it goes later, when what waits is delivered. Dropping the future
+    /// leaves it going on.
+    pub async fn remove(&self, name: &TargetName, leftover: Leftover) -> Result<Removed, ChangeError> {
+        self.manager().remove(name, leftover).await
+    }
+
+    /// Has a target send nothing until it is resumed, after a restart too; it goes on queueing.
+    pub async fn pause(&self, name: &TargetName) -> Result<(), ChangeError> {
+        self.manager().pause(name).await
+    }
+
+    /// Ends a pause or a drain, and starts a worker anew that could not go on.
+    pub async fn resume(&self, name: &TargetName) -> Result<(), ChangeError> {
+        self.manager().resume(name).await
+    }
+
+    /// Sends a target no new events until it is resumed, and answers how many wait. They are delivered.
+    pub async fn drain(&self, name: &TargetName) -> Result<u64, ChangeError> {
+        self.manager().drain(name).await
+    }
+
+    /// Has a held or throttled target tried now; false if it is neither.
+    pub async fn trial(&self, name: &TargetName) -> Result<bool, ChangeError> {
+        self.manager().trial(name).await
+    }
+
+    /// Hands an event of the type `outhaul.test` straight to a target, past its queue; it is counted nowhere.
+    ///
+    /// Dropping the future gives the attempt up.
+    pub async fn test(&self, name: &TargetName) -> Result<Result<(), DeliveryError>, ChangeError> {
+        self.manager().test(name).await
+    }
+
+    /// One page of what waits for a target and of what failed.
+    pub async fn entries(&self, name: &TargetName, query: &EntryQuery) -> Result<EntryPage, ChangeError> {
+        self.manager().entries(name, query).await
+    }
+
+    /// Has an entry that waits tried as soon as its target takes something, whatever its schedule.
+    pub async fn retry(&self, entry: &Uid) -> Result<EntryAnswer, ChangeError> {
+        self.manager().retry(entry).await
+    }
+
+    /// Removes an entry for good, from its queue or from the failed store; durable when it resolves. One that is with
+    /// its target goes when its verdict is there, unless that is a delivery. Dropping the future does not take it back.
+    pub async fn discard(&self, entry: &Uid) -> Result<EntryAnswer, ChangeError> {
+        self.manager().discard(entry).await
+    }
+
+    /// Puts an entry of the failed store back at the end of its queue, under a new uid. For one that waits it is
+    /// [`retry`](Self::retry). Dropping the future does not take it back.
+    pub async fn requeue(&self, entry: &Uid) -> Result<EntryAnswer, ChangeError> {
+        self.manager().requeue(entry).await
+    }
+
+    /// The failed store. A lane that a rejected entry keeps closed (`on_reject=stop_pid`) goes on after
+    /// [`requeue`](Self::requeue) and [`discard`](Self::discard) of this runtime, not after those of the store.
     pub fn failed(&self) -> &Arc<FailedStore> {
-        self.shared.store.failed()
+        self.store().failed()
     }
 
     /// What recovery found when the store was opened.
     pub fn report(&self) -> OpenReport {
-        self.shared.store.report()
+        self.store().report()
     }
 
     /// Whether events are refused because the disk is full; over by itself when there is room. Looks at the disk.
     pub fn disk_full(&self) -> bool {
-        self.shared.store.log().disk_full()
+        self.store().log().disk_full()
     }
 
     /// Whether and why nothing is written any more.
     pub fn failure(&self) -> Option<StoreError> {
-        self.shared.store.log().failure()
+        self.store().log().failure()
     }
 
     /// What waits to be written, what was refused, and whether the store answers.
     pub fn writer_stats(&self) -> WriterStats {
-        self.shared.writer.stats()
+        self.manager().writer.stats()
     }
 
     /// How far the log's one input was admitted.
     pub fn input(&self) -> Option<Input> {
-        self.shared.store.log().input()
+        self.store().log().input()
     }
 
     /// Remembers a note about the input, durably, and forgets the positions admitted before it.
     pub async fn set_input(&self, note: Bytes) -> Result<(), StoreError> {
-        self.shared.store.log().set_input(note).await
+        self.store().log().set_input(note).await
     }
 
     /// Facts as they happen. A receiver that is slow misses some, and is told how many.
     pub fn notices(&self) -> broadcast::Receiver<Notice> {
-        self.shared.notices.subscribe()
+        self.manager().notices.subscribe()
     }
 
     /// Resolves when nothing waits for any attached target. Dropping the future changes nothing.
     pub async fn settled(&self) {
-        let mut changes = self.shared.changes.subscribe();
+        let mut changes = self.manager().changes.subscribe();
         loop {
             changes.borrow_and_update();
-            let queues = self.shared.store.log().stats();
+            let queues = self.store().log().stats();
             if queues.iter().filter(|queue| queue.attached).all(|queue| queue.waiting == 0) {
                 return;
             }
@@ -296,28 +369,28 @@ impl Runtime {
 
     /// Resolves when an entry has left its queue since the call. Dropping the future changes nothing.
     pub async fn progress(&self) {
-        let mut changes = self.shared.changes.subscribe();
+        let mut changes = self.manager().changes.subscribe();
         // The sender lives as long as this runtime.
         changes.changed().await.unwrap_or_default();
     }
 
     /// Has all targets open again what an operator rotates.
     pub async fn reopen(&self) {
-        for (name, attached) in &self.shared.targets {
-            if let Err(error) = attached.target.reopen().await {
-                tracing::error!(target = %name, error = error.detail(), "the target could not be reopened");
+        for slot in self.manager().slots() {
+            if let Err(error) = slot.spec.target.reopen().await {
+                tracing::error!(target = %slot.spec.name, error = error.detail(), "the target could not be reopened");
             }
         }
     }
 
     /// The longest deadline of one attempt, over all targets.
     pub fn longest_deadline(&self) -> Duration {
-        self.shared.targets.values().map(|attached| attached.timeout).max().unwrap_or_default()
+        self.manager().slots().iter().map(|slot| slot.spec.options.timeout).max().unwrap_or_default()
     }
 
     /// Whether a shutdown has begun.
     pub fn is_stopping(&self) -> bool {
-        self.shared.stopping.load(Ordering::Acquire)
+        self.manager().is_stopping()
     }
 
     /// Stops in order: refuses admissions, makes durable what was admitted, lets attempts in flight end for at most
@@ -325,96 +398,38 @@ impl Runtime {
     ///
     /// Dropping the future may leave it half done; calling it again goes on.
     pub async fn shutdown(&self, drain: Duration) -> Result<ShutdownReport, StoreError> {
-        self.shared.stopping.store(true, Ordering::Release);
+        self.manager().refuse_changes();
         self.shared.ended.get_or_init(|| self.stop(drain)).await.clone()
     }
 
     async fn stop(&self, drain: Duration) -> Result<ShutdownReport, StoreError> {
-        let shared = &self.shared;
-        if let Err(report) = shared.writer.flush().await {
+        let (manager, store) = (self.manager(), self.store());
+        if let Err(report) = manager.writer.flush().await {
             // Each of these was told to whoever sent the event.
             tracing::warn!(%report, "some events were not admitted");
         }
-        shared.stop.send_replace(Some(far(Instant::now(), drain)));
-        let mut workers = shared.workers.lock().await;
-        while let Some(ended) = workers.join_next().await {
-            match ended {
-                // An error was told when it happened.
-                Ok(_) => {}
-                Err(error) => tracing::error!(%error, "a worker was lost"),
-            }
+        let deadline = far(Instant::now(), drain);
+        manager.slots().iter().for_each(|slot| slot.signal(deadline));
+        manager.join_changes().await;
+        // A change that was at its end has started a worker.
+        let slots = manager.slots();
+        slots.iter().for_each(|slot| slot.signal(deadline));
+        for slot in &slots {
+            slot.join().await;
         }
-        drop(workers);
-        let flushed = shared.store.log().flush().await;
+        let flushed = store.log().flush().await;
         let mut closing = JoinSet::new();
-        for (name, attached) in &shared.targets {
-            let (name, target) = (name.clone(), Arc::clone(&attached.target));
-            let max = attached.timeout;
-            closing.spawn(async move { (name, tokio::time::timeout(max, target.close()).await) });
+        for slot in slots {
+            closing.spawn(async move { slot.close().await });
         }
-        while let Some(closed) = closing.join_next().await {
-            if let Ok((target, Ok(Err(error)))) = closed {
-                tracing::warn!(%target, error = error.detail(), "a target did not close cleanly");
-            }
-        }
-        if let Err(report) = shared.writer.close().await {
+        closing.join_all().await;
+        if let Err(report) = manager.writer.close().await {
             tracing::warn!(%report, "the writer did not close cleanly");
         }
-        let queues = shared.store.log().stats().into_iter().filter(|queue| queue.waiting > 0);
+        let queues = store.log().stats().into_iter().filter(|queue| queue.waiting > 0);
         let waiting = queues.map(|queue| (queue.name, queue.waiting)).collect();
-        let closed = shared.store.close().await;
+        let closed = store.close().await;
         flushed.and(closed).map(|()| ShutdownReport { waiting })
-    }
-}
-
-/// Runs a worker, and shows it if it cannot go on.
-async fn watched(setup: worker::Setup) -> Result<(), StoreError> {
-    let (name, status) = (setup.name.clone(), Arc::clone(&setup.status));
-    let ended = AssertUnwindSafe(worker::run(setup)).catch_unwind().await;
-    let ended = ended.unwrap_or_else(|_| Err(StoreError::Failed("its worker panicked: a defect".into())));
-    if let Err(error) = &ended {
-        tracing::error!(target = %name, %error, "the target's worker cannot go on");
-        let mut status = status.lock().unwrap_or_else(PoisonError::into_inner);
-        (status.state, status.reason) = (State::Failed, "store_failed");
-        status.last_error = Some(error.to_string());
-    }
-    ended
-}
-
-/// An instant that is as far away, or as far as a clock can tell.
-fn far(now: Instant, wait: Duration) -> Instant {
-    now.checked_add(wait).unwrap_or_else(|| now + Duration::from_secs(86_400 * 365 * 30))
-}
-
-fn settings(spec: &TargetSpec) -> QueueSettings {
-    QueueSettings {
-        entries_max: spec.options.queue_entries.get(),
-        bytes_max: spec.options.queue_bytes.map(NonZeroU64::get),
-        when_full: match spec.options.when_full {
-            outhaul_target::WhenFull::Refuse => WhenFull::Refuse,
-            outhaul_target::WhenFull::Shed => WhenFull::Shed,
-            outhaul_target::WhenFull::Overflow => WhenFull::Overflow,
-        },
-        label: spec.destination.clone(),
-    }
-}
-
-/// The bounds of a target's failed entries: its own, and for the rest those of the store.
-fn failed_options(spec: &TargetSpec, of_store: &FailedOptions) -> FailedOptions {
-    let options = &spec.options;
-    let of_store = match options.failed_compat {
-        None => of_store,
-        Some(FailedCompat::Rustfs) => &FailedOptions::rustfs(),
-    };
-    FailedOptions {
-        entries_max: options.failed_entries.map_or(of_store.entries_max, NonZeroU64::get),
-        bytes_max: options.failed_bytes.map_or(of_store.bytes_max, NonZeroU64::get),
-        when_full: match options.failed_full {
-            None => of_store.when_full,
-            Some(outhaul_target::FailedFull::HoldTarget) => FailedFull::HoldTarget,
-            Some(outhaul_target::FailedFull::DiscardOldest) => FailedFull::DiscardOldest,
-        },
-        expire_after: options.failed_expire_after.or(of_store.expire_after),
     }
 }
 
@@ -427,7 +442,7 @@ fn check(log: &dyn Log, targets: &[TargetSpec]) -> Result<(), StartError> {
         }
         let Some(queue) = queues.iter().find(|queue| queue.name == spec.name) else { continue };
         let moved = !queue.label.is_empty() && queue.label != spec.destination;
-        if moved && queue.waiting > 0 && !spec.repoint {
+        if moved && queue.waiting > 0 && spec.repoint.is_none() {
             return Err(StartError::Repoint {
                 name: spec.name.clone(),
                 from: queue.label.clone(),

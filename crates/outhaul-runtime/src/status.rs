@@ -3,9 +3,11 @@
 use std::time::SystemTime;
 
 use outhaul_store::event::TargetName;
-use outhaul_store::{FailedStats, QueueStats};
+use outhaul_store::{FailedStats, QueueStats, StoreError};
 use serde::Serialize;
 use tokio::time::Instant;
+
+use crate::health::Probe;
 
 /// Where a target is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -20,7 +22,9 @@ pub enum State {
     Held,
     /// It fails everything for now, or asked for a pause: trials as when held.
     Throttled,
-    /// Finishing what is in flight, taking up nothing new.
+    /// It queues, and sends nothing until a person lets it go on.
+    Paused,
+    /// It gets no new events; what waits is delivered, or what is in flight ends.
     Draining,
     /// Its worker has ended.
     Stopped,
@@ -96,8 +100,50 @@ pub struct TargetStatus {
     pub oldest_age_seconds: Option<f64>,
     /// When a held or throttled target is tried next.
     pub next_trial_seconds: Option<f64>,
+    /// How long ago an entry was delivered last in this life of the process.
+    pub last_success_seconds: Option<f64>,
     /// What went wrong last, without credentials.
     pub last_error: Option<String>,
+    /// Entries of it in the failed store, those of earlier processes too.
+    pub failed_stored: u64,
+    /// Where it delivers to, without credentials; for an orphan, where it did. Not serialised: a path may be a secret
+    /// too.
+    #[serde(skip)]
+    pub destination: String,
+    /// Grows with every change of the target; 0 for an orphan.
+    pub generation: u64,
+    /// What a probe found, if one was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probe: Option<Probe>,
+}
+
+impl TargetStatus {
+    /// A target without new events delivers what waits, and is done then.
+    pub(crate) fn leaving(&mut self, routed: bool) {
+        if routed || matches!(self.state, State::Failed | State::Paused) {
+            return;
+        }
+        if self.waiting == 0 {
+            (self.state, self.health, self.reason) = (State::Stopped, Health::Disabled, "disabled");
+        } else if matches!(self.state, State::Running | State::Starting) {
+            self.state = State::Draining;
+        }
+    }
+
+    /// Nothing of it can be written any more.
+    pub(crate) fn store_failed(&mut self, failure: &StoreError) {
+        (self.health, self.reason) = (Health::Error, "store_failed");
+        self.last_error = Some(failure.to_string());
+    }
+
+    /// What a probe found is worth less than what attempts found.
+    pub(crate) fn probed(&mut self, probe: Probe) {
+        let good = matches!(self.health, Health::Online | Health::Degraded);
+        if probe.reason != "reachable" && good && matches!(self.state, State::Running | State::Starting) {
+            (self.health, self.reason) = (Health::Degraded, probe.reason);
+        }
+        self.probe = Some(probe);
+    }
 }
 
 /// What a worker tells about itself.
@@ -115,6 +161,7 @@ pub(crate) struct WorkerStatus {
     pub(crate) next_trial: Option<Instant>,
     pub(crate) last_error: Option<String>,
     pub(crate) last_good: bool,
+    pub(crate) last_success: Option<SystemTime>,
 }
 
 impl WorkerStatus {
@@ -131,6 +178,7 @@ impl WorkerStatus {
             next_trial: None,
             last_error: None,
             last_good: false,
+            last_success: None,
         }
     }
 
@@ -138,7 +186,7 @@ impl WorkerStatus {
         match self.state {
             State::Held => Health::Offline,
             State::Failed => Health::Error,
-            State::Stopped | State::Orphan => Health::Disabled,
+            State::Paused | State::Stopped | State::Orphan => Health::Disabled,
             State::Running if self.last_good && self.stuck == 0 => Health::Online,
             State::Running | State::Throttled | State::Starting | State::Draining => Health::Degraded,
         }
@@ -152,14 +200,21 @@ pub(crate) fn status(
     failed: Option<&FailedStats>,
 ) -> TargetStatus {
     let worker = worker.unwrap_or_else(|| WorkerStatus { state: State::Orphan, ..WorkerStatus::new("") });
+    let now = SystemTime::now();
+    let ago = |time: SystemTime| now.duration_since(time).unwrap_or_default().as_secs_f64();
     let oldest = worker.oldest.filter(|_| queue.waiting > 0);
-    let age = oldest.map(|oldest| SystemTime::now().duration_since(oldest).unwrap_or_default());
     let until = worker.next_trial.map(|at| at.saturating_duration_since(Instant::now()));
+    let full = queue.waiting >= queue.entries_max || queue.bytes >= queue.bytes_max;
+    let (health, reason) = match (worker.state, worker.health()) {
+        (State::Paused | State::Stopped, health) => (health, "disabled"),
+        (_, Health::Online) if full => (Health::Degraded, "queue_full"),
+        (_, health) => (health, worker.reason),
+    };
     TargetStatus {
         kind: worker.kind,
         state: worker.state,
-        health: worker.health(),
-        reason: worker.reason,
+        health,
+        reason,
         recovered: queue.recovered,
         admitted: queue.admitted,
         requeued: queue.requeued,
@@ -175,9 +230,14 @@ pub(crate) fn status(
         retried: worker.retried,
         abandoned: worker.abandoned,
         bytes: queue.bytes,
-        oldest_age_seconds: age.map(|age| age.as_secs_f64()),
+        oldest_age_seconds: oldest.map(ago),
         next_trial_seconds: until.map(|until| until.as_secs_f64()),
+        last_success_seconds: worker.last_success.map(ago),
         last_error: worker.last_error,
+        failed_stored: 0,
+        destination: queue.label,
+        generation: 0,
+        probe: None,
         name: queue.name,
     }
 }

@@ -54,6 +54,7 @@ pub mod import;
 mod journal;
 pub mod kv;
 mod log;
+mod memo;
 mod memory;
 mod queue;
 pub mod spool;

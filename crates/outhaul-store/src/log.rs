@@ -29,6 +29,17 @@ pub trait Log: Send + Sync + 'static {
     /// Dropping the future does not take the removal back.
     async fn remove(&self, name: &TargetName) -> Result<u64, StoreError>;
 
+    /// Gives a queue another name, and leaves it without a target: what waits in it is an orphan. Durable with the next
+    /// flush. Admissions under way for it end up in it, whatever it is called.
+    ///
+    /// # Errors
+    /// [`StoreError::Attached`] if there is a queue of the new name; [`StoreError::Unsupported`] in an engine whose
+    /// queues cannot be renamed.
+    fn rename(&self, name: &TargetName, new: &TargetName) -> Result<(), StoreError> {
+        let _ = (name, new);
+        Err(StoreError::Unsupported("give a queue another name"))
+    }
+
     /// Reserves room for all of these admissions, or for none. What is reserved is given back when the admission is
     /// dropped.
     fn reserve(&self, admissions: &mut [Admission]) -> Result<(), AppendError>;

@@ -103,6 +103,15 @@ impl Log for MemoryLog {
         self.shared.queues.lock().detach(name)
     }
 
+    fn rename(&self, name: &TargetName, new: &TargetName) -> Result<(), StoreError> {
+        self.shared.alive()?;
+        let mut queues = self.shared.queues.lock();
+        queues.orphan_as(name, new)?;
+        let id = queues.find(new)?;
+        queues.get_mut(id).unwritten = Unwritten::default();
+        Ok(())
+    }
+
     async fn remove(&self, name: &TargetName) -> Result<u64, StoreError> {
         let (mut state, mut queues) = (self.shared.state(), self.shared.queues.lock());
         let (id, discarded) = queues.remove(name)?;

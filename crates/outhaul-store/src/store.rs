@@ -8,6 +8,7 @@
 //! DIR/quarantine/     copies of damaged stretches, once there are any
 //! DIR/spool/          in the engine `spool`, instead of these: the targets' directories
 //! DIR/import/         what was brought in from other products, if anything was
+//! DIR/NAME.memo       small notes of the program, such as which targets are paused
 //! ```
 
 use std::io;
@@ -23,6 +24,7 @@ use crate::failed::{FailedEntry, FailedOptions, FailedStore, Logged, Medium, Rep
 use crate::fs::{FileSystem, Lock, OsFileSystem, read_whole, write_atomically};
 use crate::journal::{FORMAT, Journal, JournalOptions, OpenWatch};
 use crate::log::{Damage, Durability, Lease, Log, OpenReport, Outcome, Settlement, Shards};
+use crate::memo::Memos;
 use crate::memory::MemoryLog;
 use crate::spool::{FIRST_FOREIGN, Spool, SpoolFailed, SpoolOptions};
 
@@ -120,6 +122,7 @@ pub struct Store {
     engine: Engine,
     log: Arc<dyn Log>,
     failed: Arc<FailedStore>,
+    memos: Memos,
     _lock: Option<Arc<dyn Lock>>,
 }
 
@@ -160,12 +163,13 @@ impl Store {
         let mut guard = CancelOnDrop(Some(Arc::clone(&options.journal.watch)));
         let (own, opened, disk) = (dir.to_owned(), options.clone(), Arc::clone(&fs));
         let open = move || open_engine(disk, &own, &opened);
+        let memos = Memos::Disk { fs: Arc::clone(&fs), dir: dir.to_owned(), read_only: options.read_only };
         let (lock, log, medium) =
             tokio::task::spawn_blocking(open).await.unwrap_or(Err(StoreError::Closed))?;
         guard.0 = None;
         let failed = FailedStore::new(medium, Arc::clone(&log), options.failed, options.read_only);
         let engine = options.engine;
-        let store = Self { engine, log, failed: Arc::new(failed), _lock: Some(lock) };
+        let store = Self { engine, log, failed: Arc::new(failed), memos, _lock: Some(lock) };
         store.failed.load().await?;
         // What RustFS left never was in a queue of ours.
         let left = store.failed.left_queue().into_iter().map(|uid| uid.sequence);
@@ -185,7 +189,7 @@ impl Store {
     fn in_memory(options: FailedOptions) -> Self {
         let log: Arc<dyn Log> = Arc::new(MemoryLog::default());
         let failed = FailedStore::new(Arc::new(Logged::memory()), Arc::clone(&log), options, false);
-        Self { engine: Engine::Memory, log, failed: Arc::new(failed), _lock: None }
+        Self { engine: Engine::Memory, log, failed: Arc::new(failed), memos: Memos::memory(), _lock: None }
     }
 
     /// Which engine a data directory belongs to. None: nothing was written there yet.
@@ -209,6 +213,22 @@ impl Store {
     /// The failed store.
     pub fn failed(&self) -> &Arc<FailedStore> {
         &self.failed
+    }
+
+    /// A small note of the program, as it was set last; None if it never was. `name` is a plain word.
+    pub async fn memo(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let (memos, name) = (self.memos.clone(), name.to_owned());
+        tokio::task::spawn_blocking(move || memos.get(&name)).await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// Replaces a small note of at most 1 MiB as a whole; durable when it resolves.
+    ///
+    /// Dropping the future does not take it back.
+    pub async fn set_memo(&self, name: &str, content: Vec<u8>) -> Result<(), StoreError> {
+        let (memos, name) = (self.memos.clone(), name.to_owned());
+        tokio::task::spawn_blocking(move || memos.set(&name, content))
+            .await
+            .unwrap_or(Err(StoreError::Closed))
     }
 
     /// What recovery found in both logs, for a person. Files are named from the data directory.

@@ -95,6 +95,8 @@ impl Target for FileTarget {
         Capabilities {
             batch_max: self.options.batch_max,
             batch_order: BatchOrder::Prefix,
+            // The file is locked by whoever writes to it.
+            exclusive: true,
             ..Capabilities::default()
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use outhaul_runtime::event::TargetName;
 use outhaul_runtime::store::{Store, StoreOptions};
 use outhaul_runtime::target::{Target, TargetOptions, TargetUri};
-use outhaul_runtime::{Runtime, RuntimeOptions, StartError, TargetSpec};
+use outhaul_runtime::{Repoint, Runtime, RuntimeOptions, StartError, TargetSpec};
 
 use crate::Outhaul;
 use crate::error::OpenError;
@@ -107,19 +107,17 @@ impl OuthaulBuilder {
                             kind
                         }
                     };
-                    let options = parsed.options().clone();
-                    let (target, destination) = kinds::target(parsed).map_err(OpenError::Config)?;
-                    TargetSpec { name, target, options, destination, repoint: false }
+                    kinds::spec(name, uri).map_err(OpenError::Config)?
                 }
-                Given::Value { name, target, options, destination } => TargetSpec {
-                    name: TargetName::new(name)?,
-                    target: Arc::clone(target),
-                    options: TargetOptions::clone(options),
-                    destination: destination.clone(),
-                    repoint: false,
-                },
+                Given::Value { name, target, options, destination } => TargetSpec::new(
+                    TargetName::new(name)?,
+                    Arc::clone(target),
+                    TargetOptions::clone(options),
+                    destination,
+                ),
             };
-            spec.repoint = self.repoint.iter().any(|name| name == spec.name.as_str());
+            let keep = self.repoint.iter().any(|name| name == spec.name.as_str());
+            spec.repoint = keep.then_some(Repoint::Keep);
             specs.push(spec);
         }
         if let Some((kind, uris)) = unnamed.iter().find(|(_, uris)| uris.len() > 1) {
@@ -140,14 +138,22 @@ impl OuthaulBuilder {
 
 /// A file is locked by the target that writes to it, so a second one would wait for ever.
 fn one_writer_each(specs: &[TargetSpec]) -> Result<(), OpenError> {
-    let mut writers: Vec<(FileIdentity, &TargetSpec)> = Vec::new();
-    for spec in specs.iter().filter(|spec| spec.target.kind() == "file") {
-        let Some(file) = FileIdentity::of(Path::new(&spec.destination)) else { continue };
+    let files = specs.iter().filter(|spec| spec.target.kind() == "file");
+    one_writer_of(files.map(|spec| (&spec.name, spec.destination.as_str())))
+}
+
+/// As [`one_writer_each`], of the names and destinations of file targets.
+pub(crate) fn one_writer_of<'a>(
+    files: impl Iterator<Item = (&'a TargetName, &'a str)>,
+) -> Result<(), OpenError> {
+    let mut writers: Vec<(FileIdentity, &TargetName)> = Vec::new();
+    for (name, destination) in files {
+        let Some(file) = FileIdentity::of(Path::new(destination)) else { continue };
         if let Some((_, first)) = writers.iter().find(|(other, _)| *other == file) {
-            let (first, second) = (first.name.clone(), spec.name.clone());
-            return Err(OpenError::SameFile { first, second, file: spec.destination.clone() });
+            let (first, second) = (TargetName::clone(first), name.clone());
+            return Err(OpenError::SameFile { first, second, file: destination.to_owned() });
         }
-        writers.push((file, spec));
+        writers.push((file, name));
     }
     Ok(())
 }

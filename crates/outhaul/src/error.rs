@@ -1,8 +1,8 @@
 //! Why Outhaul does not open.
 
-use outhaul_runtime::StartError;
 use outhaul_runtime::event::{InvalidTargetName, TargetName};
 use outhaul_runtime::target::ConfigError;
+use outhaul_runtime::{ChangeError, StartError};
 
 /// Why nothing was opened. Nothing was changed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -46,6 +46,21 @@ pub enum OpenError {
     /// The store or a queue does not allow it.
     #[error(transparent)]
     Start(#[from] StartError),
+}
+
+/// Why a target was not put. Everything is as it was.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum PutError {
+    /// Its URI or options are wrong.
+    #[error("{0}")]
+    Config(ConfigError),
+    /// It does not go together with another target.
+    #[error(transparent)]
+    Open(OpenError),
+    /// The runtime does not do it.
+    #[error(transparent)]
+    Change(ChangeError),
 }
 
 impl OpenError {

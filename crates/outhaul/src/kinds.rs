@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use outhaul_runtime::TargetSpec;
+use outhaul_runtime::event::{TargetName, fnv1a64};
 use outhaul_runtime::target::{ConfigError, Target, TargetUri};
 
 /// The kind that a URI stands for; it names a target that was given no name.
@@ -20,6 +22,21 @@ pub(crate) fn kind(uri: &TargetUri) -> Result<&'static str, ConfigError> {
             format!("use one of {}", known().join(", ")),
         )),
     }
+}
+
+/// The target of a URI under a name, which can be told from others and made again.
+pub(crate) fn spec(name: TargetName, uri: &str) -> Result<TargetSpec, ConfigError> {
+    let parsed = TargetUri::parse(uri)?;
+    let options = parsed.options().clone();
+    let (made, destination) = target(parsed)?;
+    let mut spec = TargetSpec::new(name, made, options, destination);
+    spec.fingerprint = Some(fnv1a64(uri.as_bytes()));
+    let uri = uri.to_owned();
+    spec.remake = Some(Arc::new(move || {
+        let made = TargetUri::parse(&uri).and_then(target);
+        made.map(|(target, _)| target).map_err(|error| error.to_string())
+    }));
+    Ok(spec)
 }
 
 /// Builds the target of a URI, and says where it delivers to. Nothing is connected or opened yet.

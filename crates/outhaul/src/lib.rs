@@ -37,17 +37,21 @@
 use std::ops::Deref;
 use std::path::PathBuf;
 
+use outhaul_runtime::event::TargetName;
+
 mod builder;
 mod error;
 mod kinds;
 
 pub use builder::OuthaulBuilder;
-pub use error::OpenError;
+pub use error::{OpenError, PutError};
 pub use outhaul_runtime as runtime;
 pub use outhaul_runtime::event::Event;
 pub use outhaul_runtime::store::{Input, OpenReport, Receipt, StoreError};
 pub use outhaul_runtime::{
-    AdmitError, Health, Incoming, Notice, Pending, Runtime, ShutdownReport, State, TargetStatus,
+    AdmitError, Change, ChangeError, EntryAnswer, EntryCursor, EntryInfo, EntryPage, EntryQuery, EntryState,
+    Health, Incoming, Leftover, Notice, Pending, Removed, Repoint, Runtime, ShutdownReport, State,
+    TargetStatus,
 };
 pub use outhaul_runtime::{event, store, target, writer};
 #[cfg(feature = "file")]
@@ -65,6 +69,28 @@ impl Outhaul {
     /// Starts with a data directory, which is created if there is none.
     pub fn builder(data: impl Into<PathBuf>) -> OuthaulBuilder {
         OuthaulBuilder::new(data.into())
+    }
+
+    /// Adds the target of a URI, or puts it in the place of the one that has its name, without touching the others.
+    /// Entries that wait for another destination keep it from that, unless `repoint` says what is to become of them.
+    ///
+    /// It lasts as long as this process: whoever opens the data directory says again which targets there are.
+    pub async fn put(
+        &self,
+        name: &TargetName,
+        uri: &str,
+        repoint: Option<Repoint>,
+    ) -> Result<Change, PutError> {
+        let mut spec = kinds::spec(name.clone(), uri).map_err(PutError::Config)?;
+        spec.repoint = repoint;
+        let mut targets = self.targets();
+        targets.retain(|target| target.kind == "file" && target.name != *name);
+        let mut files: Vec<_> = targets.iter().map(|file| (&file.name, file.destination.as_str())).collect();
+        if spec.target.kind() == "file" {
+            files.push((name, &spec.destination));
+        }
+        builder::one_writer_of(files.into_iter()).map_err(PutError::Open)?;
+        self.replace(spec).await.map_err(PutError::Change)
     }
 }
 

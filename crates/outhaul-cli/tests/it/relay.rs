@@ -34,11 +34,14 @@ fn targets_are_shown_in_one_consistent_picture() {
         "failed",
         "failed_discarded_oldest",
         "failed_expired",
+        "failed_stored",
+        "generation",
         "health",
         "imported",
         "in_flight",
         "kind",
         "last_error",
+        "last_success_seconds",
         "name",
         "next_trial_seconds",
         "oldest_age_seconds",
@@ -208,7 +211,18 @@ fn an_address_that_others_reach_is_opened_on_a_word() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut command = program();
     let listen = format!("0.0.0.0:{free}");
-    command.args(["run", "--data", "d", "--to", "file:out", "--listen", &listen, "--no-token"]);
+    command.args([
+        "run",
+        "--data",
+        "d",
+        "--to",
+        "file:out",
+        "--listen",
+        &listen,
+        "--no-token",
+        "--admin",
+        "off",
+    ]);
     let running = Running::start(command.current_dir(dir.path()).stdin(Stdio::null()));
     until("the start", || running.stderr().contains(&format!("listening on http://{listen}")).then_some(()));
     running.signal(Signal::TERM);

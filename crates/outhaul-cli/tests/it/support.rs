@@ -217,6 +217,10 @@ impl Relay {
     pub(crate) fn start(dir: &Path, args: &[&str]) -> Self {
         let mut command = program();
         command.args(["run", "--data", "data", "--listen", "127.0.0.1:0"]).args(args).current_dir(dir);
+        if !args.contains(&"--admin") {
+            // Tests run side by side.
+            command.args(["--admin", "off"]);
+        }
         let mut running = Running::start(command.stdin(Stdio::null()));
         let address = until("the relay's start", || {
             let told = running.stderr();

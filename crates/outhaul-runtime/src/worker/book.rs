@@ -24,6 +24,7 @@ impl Worker {
         match done {
             Done::Delivered { sequences, trial, generation, results, abandoned } => {
                 self.running -= 1;
+                self.control.back(&sequences);
                 self.stale -= usize::from(generation < self.generation);
                 self.trial_running &= !trial;
                 if abandoned {
@@ -96,6 +97,10 @@ impl Worker {
                 Ok(()) => self.book_delivery(sequence),
                 Err(error) => {
                     self.note(&error);
+                    self.control.failed(sequence, &error);
+                    if self.discard_after_verdict(sequence, trial, now) {
+                        continue;
+                    }
                     if whole || blocked.contains(&lane) {
                         self.retried += 1;
                         self.lanes.untake(1);
@@ -131,6 +136,7 @@ impl Worker {
             self.tell(Notice::Resumed { target: self.setup.name.clone() });
         }
         self.last_good = true;
+        self.last_success = Some(SystemTime::now());
         self.last_reason = "reachable";
         let Some(entry) = self.lanes.end(sequence) else { return };
         self.tell(Notice::Delivered { uid: entry.place.uid.clone(), dedup_id: entry.dedup_id });

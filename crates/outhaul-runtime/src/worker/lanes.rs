@@ -391,4 +391,53 @@ impl Lanes {
     pub(crate) fn oldest(&self) -> Option<SystemTime> {
         self.entries.values().next().map(|entry| entry.admitted_at)
     }
+
+    /// The first entry of a lane, loaded or not.
+    pub(crate) fn first(&self, key: &LaneKey) -> Option<u64> {
+        let lane = self.lanes.get(key)?;
+        lane.loaded.front().or(lane.skipped.front()).copied()
+    }
+
+    /// Until when an entry that is first in its lane waits.
+    pub(crate) fn waits_until(&self, key: &LaneKey, sequence: u64) -> Option<Instant> {
+        match self.lanes.get(key)?.state {
+            State::Waiting(until) if self.first(key) == Some(sequence) => Some(until),
+            _ => None,
+        }
+    }
+
+    /// Takes an entry out that nobody works on, wherever in its lane it stands. None: somebody does.
+    pub(crate) fn remove(&mut self, sequence: u64) -> Option<Pending> {
+        let key = self.entries.get(&sequence)?.lane.clone();
+        let lane = self.lanes.get_mut(&key)?;
+        if lane.loaded.front() == Some(&sequence) {
+            if !self.take_any(sequence) {
+                return None;
+            }
+            let removed = self.end(sequence);
+            self.rest(&key);
+            return removed;
+        }
+        lane.loaded.retain(|other| *other != sequence);
+        let removed = self.entries.remove(&sequence)?;
+        self.bytes -= removed.place.bytes() as usize;
+        Some(removed)
+    }
+
+    /// A lane that waits for its next attempt waits no longer.
+    pub(crate) fn hurry(&mut self, key: &LaneKey) {
+        let (Some(first), Some(lane)) = (self.first(key), self.lanes.get(key)) else { return };
+        if let State::Waiting(at) = lane.state {
+            self.waiting.remove(&(at, first));
+            self.rest(key);
+        }
+    }
+
+    /// A lane that waited for a person goes on.
+    pub(crate) fn open(&mut self, key: &LaneKey) {
+        if self.is_closed(key) {
+            self.closed -= 1;
+            self.rest(key);
+        }
+    }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use outhaul_store::event::TargetName;
 use outhaul_store::{AppendError, Entry, FailedEntry, FailedStore, Lease, Log, Rule, Settlement, StoreError};
 use outhaul_target::{Capabilities, DeliveryError, ErrorKind, OnReject, Target, TargetOptions, WhenFull};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -21,10 +21,12 @@ use crate::policy::{Cause, Permission, Policy, Tried};
 use crate::status::{State, WorkerStatus};
 
 mod book;
+pub(crate) mod control;
 pub(crate) mod lanes;
 mod moves;
 mod send;
 
+use control::{Command, Control};
 use lanes::{LANE_LOADED_MAX, LaneKey, Lanes};
 use moves::{Move, Moves};
 
@@ -57,6 +59,10 @@ pub(crate) struct Setup {
     pub(crate) status: Arc<Mutex<WorkerStatus>>,
     /// Set once to the time by which attempts in flight are to be ended.
     pub(crate) stop: watch::Receiver<Option<Instant>>,
+    /// What a person asks for.
+    pub(crate) commands: mpsc::Receiver<Command>,
+    /// Sends nothing before it is told to.
+    pub(crate) paused: bool,
 }
 
 /// What ends in a worker's set of tasks.
@@ -102,12 +108,14 @@ struct Worker {
     /// A probe was good while nothing waited: the next trial waits for an entry.
     probed: bool,
     settlements: Vec<Settlement>,
+    control: Control,
     closed: HashSet<LaneKey>,
     retried: u64,
     abandoned: u64,
     last_error: Option<String>,
     last_reason: &'static str,
     last_good: bool,
+    last_success: Option<SystemTime>,
     reached: bool,
 }
 
@@ -118,6 +126,8 @@ pub(crate) async fn run(setup: Setup) -> Result<(), StoreError> {
     let batch =
         setup.options.batch.map_or(capabilities.batch_max, |max| max.get().min(capabilities.batch_max));
     let policy = Policy::new(setup.options.clone(), setup.reject_hold, batch.max(1), setup.random.clone());
+    // What an earlier worker of this target counted.
+    let earlier = setup.status.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let mut worker = Worker {
         capabilities,
         policy,
@@ -135,17 +145,21 @@ pub(crate) async fn run(setup: Setup) -> Result<(), StoreError> {
         trial_running: false,
         probed: false,
         settlements: Vec::new(),
+        control: Control::new(setup.paused),
         closed: HashSet::new(),
-        retried: 0,
-        abandoned: 0,
+        retried: earlier.retried,
+        abandoned: earlier.abandoned,
         last_error: None,
         last_reason: "not_loaded",
         last_good: false,
+        last_success: earlier.last_success,
         reached: false,
         setup,
     };
     worker.closed = worker.closed_lanes().await?;
-    worker.probe(false);
+    if !worker.control.paused {
+        worker.probe(false);
+    }
     let ended = worker.work().await;
     worker.show(if ended.is_ok() { State::Stopped } else { State::Failed });
     ended
@@ -164,13 +178,17 @@ impl Worker {
             self.lanes.wake(now);
             self.read(now).await?;
             self.evict(now);
-            self.send(now);
+            if !self.control.paused {
+                self.send(now);
+            }
             self.show_state();
-            let due = self.next_due(now);
+            // A pause does nothing about what is due already.
+            let due = self.next_due(now).filter(|&due| due > now || !self.control.paused);
             tokio::select! {
                 biased;
                 Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => self.done(done).await?,
                 _ = stop.changed() => {}
+                Some(command) = self.setup.commands.recv() => self.command(command, now).await?,
                 _ = self.appended.changed() => self.more = true,
                 () = tokio::time::sleep_until(due.unwrap_or(now)), if due.is_some() => {}
             }
@@ -183,8 +201,10 @@ impl Worker {
     }
 
     /// Takes up nothing new, and waits for what is under way.
-    async fn drain(&mut self, deadline: Instant) -> Result<(), StoreError> {
+    async fn drain(&mut self, mut deadline: Instant) -> Result<(), StoreError> {
         self.show(State::Draining);
+        let mut stop = self.setup.stop.clone();
+        stop.mark_unchanged();
         loop {
             // What was given up is moved before the end, unless the failed store takes nothing.
             if self.moves_not_before.is_none() {
@@ -196,6 +216,7 @@ impl Worker {
                     Some(done) => self.done(done).await?,
                     None => break,
                 },
+                Ok(()) = stop.changed() => deadline = stop.borrow_and_update().unwrap_or(deadline),
                 () = tokio::time::sleep_until(deadline) => {
                     while let Some(done) = self.tasks.try_join_next() {
                         self.done(done).await?;
@@ -350,6 +371,7 @@ impl Worker {
     /// Has a taken entry moved to the failed store.
     fn give_up(&mut self, sequence: u64, rule: Rule, error: Option<&DeliveryError>) {
         if let Some(pending) = self.lanes.get(sequence) {
+            self.control.moving(sequence);
             self.moves.add(pending, rule, error);
         }
     }
@@ -370,6 +392,7 @@ impl Worker {
             return Ok(());
         }
         let settlements = std::mem::take(&mut self.settlements);
+        let answers = self.control.left(&settlements);
         match self.setup.lease.settle(settlements).await {
             // The log stopped writing: what was delivered may be repeated after a restart. The health says why.
             Err(StoreError::Failed(reason)) => {
@@ -379,6 +402,7 @@ impl Worker {
             }
             other => other?,
         }
+        answers.into_iter().for_each(control::Answer::tell);
         self.setup.changes.send_modify(|changes| *changes += 1);
         Ok(())
     }
@@ -428,6 +452,7 @@ impl Worker {
 
     fn show_state(&self) {
         let state = match self.policy.hold().map(|hold| hold.cause) {
+            _ if self.control.paused => State::Paused,
             Some(Cause::Throttled) => State::Throttled,
             Some(Cause::Held | Cause::Rejects | Cause::FailedStore) => State::Held,
             None if self.reached => State::Running,
@@ -450,6 +475,7 @@ impl Worker {
             next_trial: hold.map(|hold| hold.until),
             last_error: self.last_error.clone(),
             last_good: self.last_good,
+            last_success: self.last_success,
         };
         *self.setup.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }

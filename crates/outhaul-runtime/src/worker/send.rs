@@ -116,6 +116,7 @@ impl Worker {
         self.running += 1;
         self.trial_running |= trial;
         self.probed = false;
+        self.control.sent(&sequences);
         let at = SystemTime::now();
         let mut attempts = Vec::with_capacity(sequences.len());
         for &sequence in &sequences {

@@ -4,7 +4,12 @@
 
 mod blame;
 mod delivery;
+mod gate;
+mod health;
+mod histories;
+mod lifecycle;
 mod moves;
 mod random;
 mod support;
 mod traps;
+mod verbs;

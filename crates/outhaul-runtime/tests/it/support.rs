@@ -182,13 +182,7 @@ pub(crate) fn options() -> TargetOptions {
 }
 
 pub(crate) fn spec(text: &str, target: &Scripted, options: TargetOptions) -> TargetSpec {
-    TargetSpec {
-        name: name(text),
-        target: Arc::new(target.clone()),
-        options,
-        destination: format!("test:{text}"),
-        repoint: false,
-    }
+    TargetSpec::new(name(text), Arc::new(target.clone()), options, format!("test:{text}"))
 }
 
 pub(crate) async fn start_on(store: Store, targets: Vec<TargetSpec>) -> Result<Runtime, StartError> {

@@ -420,6 +420,14 @@ impl Log for Journal {
         self.shared.queues.lock().detach(name)
     }
 
+    fn rename(&self, name: &TargetName, new: &TargetName) -> Result<(), StoreError> {
+        let mut inner = lock(&self.shared.inner);
+        inner.alive()?;
+        self.shared.queues.lock().orphan_as(name, new)?;
+        inner.unwritten_since.get_or_insert_with(sync::now);
+        Ok(())
+    }
+
     async fn remove(&self, name: &TargetName) -> Result<u64, StoreError> {
         let discarded = self.shared.remove(name)?;
         self.flush().await.map(|()| discarded)

@@ -341,6 +341,19 @@ impl Queues {
         Ok(())
     }
 
+    /// Gives a queue a name that no other has, and leaves it without a target.
+    pub(crate) fn orphan_as(&mut self, name: &TargetName, new: &TargetName) -> Result<(), StoreError> {
+        let id = self.find(name)?;
+        if self.find(new).is_ok() {
+            return Err(StoreError::Attached(new.clone()));
+        }
+        self.rename(id, new.clone());
+        let queue = self.get_mut(id);
+        queue.attached = false;
+        queue.unwritten.declaration = true;
+        Ok(())
+    }
+
     /// Discards what waits in a queue without a target, and forgets its name.
     pub(crate) fn remove(&mut self, name: &TargetName) -> Result<(QueueId, u64), StoreError> {
         let id = self.find(name)?;

@@ -150,3 +150,24 @@ async fn both_engines_keep_the_contract() {
         assert!(log.append(vec![admission(9, &["a"])]).await[0].is_err());
     }
 }
+
+#[tokio::test]
+async fn a_memo_is_what_was_set_last() {
+    let fs = Arc::new(SimFileSystem::default());
+    let open = |fs: &Arc<SimFileSystem>| {
+        let fs: Arc<dyn outhaul_store::FileSystem> = Arc::clone(fs) as _;
+        async move { Store::open_on(fs, Path::new("/data"), JournalOptions::default()).await.unwrap() }
+    };
+    let store = open(&fs).await;
+    assert_eq!(store.memo("paused").await.unwrap(), None);
+    store.set_memo("paused", b"a".to_vec()).await.unwrap();
+    store.set_memo("paused", b"a b".to_vec()).await.unwrap();
+    assert!(store.set_memo("paused", vec![0; (1 << 20) + 1]).await.is_err());
+    store.close().await.unwrap();
+    drop(store);
+    assert_eq!(open(&fs).await.memo("paused").await.unwrap().as_deref(), Some(&b"a b"[..]));
+
+    let memory = Store::memory();
+    memory.set_memo("paused", b"x".to_vec()).await.unwrap();
+    assert_eq!(memory.memo("paused").await.unwrap().as_deref(), Some(&b"x"[..]));
+}

@@ -75,7 +75,19 @@ impl End {
 pub(super) fn start(disk: &LossyDisk, receiver: &Receiver) -> Machine {
     let mut command = program();
     let to = format!("hook={}", receiver.uri(OPTIONS));
-    command.args(["run", "--data", "data", "--listen", "127.0.0.1:0", "--drain-timeout", "5s", "--to", &to]);
+    command.args([
+        "run",
+        "--data",
+        "data",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "off",
+        "--drain-timeout",
+        "5s",
+        "--to",
+        &to,
+    ]);
     disk.machine(Running::start(command.current_dir(disk.path()).stdin(Stdio::null())))
 }
 
