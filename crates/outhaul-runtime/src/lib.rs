@@ -63,6 +63,7 @@
 mod admit;
 mod notice;
 mod policy;
+mod rate;
 mod runtime;
 mod status;
 mod worker;

@@ -1,7 +1,7 @@
 //! [`Runtime`]: a store, a writer in front of it, and a worker per target behind it.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use outhaul_store::{
 };
 use outhaul_target::{Target, TargetOptions};
 use outhaul_writer::{RefusedReason, Writer, WriterOptions};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -52,13 +52,22 @@ pub struct RuntimeOptions {
     pub writer: WriterOptions,
     /// So many rejects in a row, without a delivery between them, hold a target; None: they never do.
     pub reject_hold: Option<u32>,
+    /// Calls of `deliver` that may run at the same time, over all targets. A target that is held or throttled takes one
+    /// at most; whoever waits for one is served in turn.
+    pub deliveries_max: NonZeroUsize,
     /// The seed of all jitter; None: a random one.
     pub seed: Option<u64>,
 }
 
 impl Default for RuntimeOptions {
     fn default() -> Self {
-        Self { writer: WriterOptions::default(), reject_hold: Some(50), seed: None }
+        const DELIVERIES: NonZeroUsize = NonZeroUsize::new(1024).expect("1,024 is not zero");
+        Self {
+            writer: WriterOptions::default(),
+            reject_hold: Some(50),
+            deliveries_max: DELIVERIES,
+            seed: None,
+        }
     }
 }
 
@@ -145,6 +154,7 @@ impl Runtime {
         let (notices, changes) = (broadcast::Sender::new(1024), watch::Sender::new(0));
         let (stop, stopped) = watch::channel(None);
         let mut random = options.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        let permits = Arc::new(Semaphore::new(options.deliveries_max.get().min(Semaphore::MAX_PERMITS)));
         let (mut workers, mut attached) = (JoinSet::new(), BTreeMap::new());
         let names = targets.iter().map(|spec| spec.name.clone()).collect();
         for spec in targets {
@@ -163,6 +173,7 @@ impl Runtime {
                 notices: notices.clone(),
                 changes: changes.clone(),
                 status,
+                permits: Arc::clone(&permits),
                 stop: stopped.clone(),
             };
             workers.spawn(async move { (name, watched(setup).await) });

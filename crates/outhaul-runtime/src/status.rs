@@ -1,11 +1,14 @@
 //! What is shown of a target: its state, its health, and its numbers.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use outhaul_store::QueueStats;
 use outhaul_store::event::TargetName;
 use serde::Serialize;
 use tokio::time::Instant;
+
+/// A worker that does not what it was to do for so long makes no progress.
+const NO_PROGRESS_AFTER: Duration = Duration::from_secs(30);
 
 /// Where a target is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -84,6 +87,9 @@ pub struct TargetStatus {
     /// Entries whose attempt outlived twice its deadline and was dropped.
     #[serde(skip)]
     pub abandoned: u64,
+    /// Attempts that ended in a panic of the target.
+    #[serde(skip)]
+    pub panics: u64,
     /// Bytes of the entries that wait.
     pub bytes: u64,
     /// Age of the oldest entry that waits, from its admission.
@@ -105,6 +111,9 @@ pub(crate) struct WorkerStatus {
     pub(crate) stuck: usize,
     pub(crate) retried: u64,
     pub(crate) abandoned: u64,
+    pub(crate) panics: u64,
+    /// By when something is to happen, if anything is to.
+    pub(crate) due: Option<Instant>,
     pub(crate) oldest: Option<SystemTime>,
     pub(crate) next_trial: Option<Instant>,
     pub(crate) last_error: Option<String>,
@@ -121,6 +130,8 @@ impl WorkerStatus {
             stuck: 0,
             retried: 0,
             abandoned: 0,
+            panics: 0,
+            due: None,
             oldest: None,
             next_trial: None,
             last_error: None,
@@ -128,8 +139,14 @@ impl WorkerStatus {
         }
     }
 
-    fn health(&self) -> Health {
+    /// Whether what was to happen is long overdue.
+    fn is_stalled(&self, waiting: u64) -> bool {
+        waiting > 0 && self.due.is_some_and(|due| due.elapsed() > NO_PROGRESS_AFTER)
+    }
+
+    fn health(&self, waiting: u64) -> Health {
         match self.state {
+            _ if self.is_stalled(waiting) => Health::Error,
             State::Held => Health::Offline,
             State::Failed => Health::Error,
             State::Stopped | State::Orphan => Health::Disabled,
@@ -148,8 +165,8 @@ pub(crate) fn status(queue: QueueStats, worker: Option<WorkerStatus>) -> TargetS
     TargetStatus {
         kind: worker.kind,
         state: worker.state,
-        health: worker.health(),
-        reason: worker.reason,
+        health: worker.health(queue.waiting),
+        reason: if worker.is_stalled(queue.waiting) { "no_progress" } else { worker.reason },
         recovered: queue.recovered,
         admitted: queue.admitted,
         requeued: queue.requeued,
@@ -161,6 +178,7 @@ pub(crate) fn status(queue: QueueStats, worker: Option<WorkerStatus>) -> TargetS
         in_flight: (worker.in_flight as u64).min(queue.waiting),
         retried: worker.retried,
         abandoned: worker.abandoned,
+        panics: worker.panics,
         bytes: queue.bytes,
         oldest_age_seconds: age.map(|age| age.as_secs_f64()),
         next_trial_seconds: until.map(|until| until.as_secs_f64()),

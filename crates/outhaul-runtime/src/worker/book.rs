@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::lanes::LaneKey;
 use super::moves::Move;
-use super::{Done, MOVE_BACKOFF, Worker, age};
+use super::{Done, Ended, MOVE_BACKOFF, Worker, age};
 use crate::notice::Notice;
 use crate::policy::Step;
 
@@ -22,16 +22,29 @@ impl Worker {
         let Ok(done) = done else { return Ok(()) };
         let now = Instant::now();
         match done {
-            Done::Delivered { sequences, trial, generation, results, abandoned } => {
-                self.running -= 1;
+            Done::Delivered { sequences, trial, generation, results, ended } => {
                 self.stale -= usize::from(generation < self.generation);
-                self.trial_running &= !trial;
-                if abandoned {
-                    tracing::warn!(target = %self.setup.name, "an attempt outlived twice its deadline and was dropped");
-                    self.abandoned += sequences.len() as u64;
+                self.landed(&sequences, trial);
+                match ended {
+                    Ended::Answered => {}
+                    Ended::Abandoned => {
+                        tracing::warn!(target = %self.setup.name, "an attempt outlived twice its deadline and was dropped");
+                        self.abandoned += sequences.len() as u64;
+                    }
+                    Ended::Panicked => {
+                        tracing::error!(target = %self.setup.name, "the target panicked: a defect of its code");
+                        self.panics += 1;
+                    }
                 }
+                // Whatever came of it, the process is still there.
+                self.suspects.retain(|sequence, _| !sequences.contains(sequence));
                 self.reached = true;
                 self.delivered(now, &sequences, trial, results);
+                Ok(())
+            }
+            Done::Unsent { sequences, trial } => {
+                self.landed(&sequences, trial);
+                self.lanes.untake(sequences.len());
                 Ok(())
             }
             Done::Probed { trial, result } => {
@@ -40,6 +53,15 @@ impl Worker {
                 Ok(())
             }
             Done::Moved { moves, result } => self.moved(now, moves, result).await,
+        }
+    }
+
+    fn landed(&mut self, sequences: &[u64], trial: bool) {
+        self.running -= 1;
+        self.trial_running &= !trial;
+        self.noted = false;
+        for sequence in sequences {
+            self.flying.remove(sequence);
         }
     }
 
@@ -74,6 +96,7 @@ impl Worker {
         let accusing = |result: &Result<(), DeliveryError>| {
             result.as_ref().is_err_and(|error| error.verdict() != Verdict::Reject)
         };
+        let mixed = sequences.len() > 1 && results.iter().any(Result::is_ok);
         let whole = sequences.len() > 1 && results.iter().all(accusing);
         if whole {
             self.policy.batch_failed(sequences.len());
@@ -90,8 +113,8 @@ impl Worker {
         let mut blocked: HashSet<LaneKey> = HashSet::new();
         let mut moving: HashSet<LaneKey> = HashSet::new();
         for (&sequence, result) in sequences.iter().zip(results) {
-            let Some(lane) = self.lanes.get(sequence).map(|entry| entry.lane.clone()) else { continue };
-            let action = lanes.entry(lane.clone()).or_default();
+            let Some(lane) = self.lanes.get(sequence).map(|entry| entry.lane) else { continue };
+            let action = lanes.entry(lane).or_default();
             match result {
                 Ok(()) => self.book_delivery(sequence),
                 Err(error) => {
@@ -102,7 +125,7 @@ impl Worker {
                         blocked.insert(lane);
                         continue;
                     }
-                    match self.book_failure(now, sequence, &lane, trial, &error) {
+                    match self.book_failure(now, sequence, &lane, (trial, mixed), &error) {
                         Some(wait) => {
                             *action = wait;
                             blocked.insert(lane);
@@ -118,8 +141,8 @@ impl Worker {
             match wait {
                 // Its move ends first.
                 _ if moving.contains(&lane) => {}
-                Some(wait) => self.lanes.wait(&lane, now + wait),
-                None => self.lanes.rest(&lane),
+                Some(wait) => self.lanes.wait(lane, now + wait),
+                None => self.lanes.rest(lane),
             }
         }
     }
@@ -133,6 +156,7 @@ impl Worker {
         self.last_good = true;
         self.last_reason = "reachable";
         let Some(entry) = self.lanes.end(sequence) else { return };
+        self.lanes.proven(entry.lane);
         self.tell(Notice::Delivered { uid: entry.place.uid.clone(), dedup_id: entry.dedup_id });
         self.settlements.push(Settlement { place: entry.place, outcome: Outcome::Delivered });
     }
@@ -144,13 +168,13 @@ impl Worker {
         now: Instant,
         sequence: u64,
         lane: &LaneKey,
-        trial: bool,
+        (trial, mixed): (bool, bool),
         error: &DeliveryError,
     ) -> Option<Option<Duration>> {
         let held = self.policy.hold().map(|hold| hold.cause);
         let entry = self.lanes.get_mut(sequence)?;
         let age = age(entry.admitted_at);
-        let step = self.policy.failed(now, (sequence, lane), &mut entry.history.tried, age, trial, error);
+        let step = self.policy.failed(now, (sequence, lane), &mut entry.history.tried, age, (trial, mixed), error);
         let (uid, place, attempts) =
             (entry.place.uid.clone(), entry.place.clone(), entry.history.tried.attempts);
         if held != self.policy.hold().map(|hold| hold.cause) {
@@ -227,12 +251,12 @@ impl Worker {
         for (lane, rule) in lanes {
             let stops = self.setup.options.on_reject == OnReject::StopPid && rule == Rule::Rejected;
             if stops && matches!(lane, LaneKey::Pid(_)) {
-                self.lanes.close(&lane);
+                self.lanes.close(lane);
                 self.closed.insert(lane);
             } else {
-                self.lanes.rest(&lane);
+                self.lanes.rest(lane);
                 if self.closed.contains(&lane) {
-                    self.lanes.close_idle(&lane);
+                    self.lanes.close_idle(lane);
                 }
             }
         }

@@ -58,13 +58,24 @@ impl Moves {
         });
     }
 
-    pub(crate) fn add_unreadable(&mut self, entry: Entry, unreadable: &Unreadable) {
-        let Some(event) = unreadable_event(&unreadable.bytes) else { return };
+    /// Of an entry that is not to be sent: it is unreadable, or suspected of having crashed the process.
+    pub(crate) fn add_unsent(&mut self, entry: Entry) {
+        let crashes = entry.crashes;
+        let (rule, detail, event) = match &entry.event {
+            Ok(event) => {
+                let detail = format!("the process ended {crashes} times while it was being delivered");
+                (Rule::CrashSuspect, detail, Some(Arc::clone(event)))
+            }
+            Err(Unreadable { bytes, reason }) => {
+                (Rule::Unreadable, reason.chars().take(200).collect(), unreadable_event(bytes))
+            }
+        };
+        let Some(event) = event else { return };
         let failure = Failure {
-            rule: Rule::Unreadable,
-            class: Rule::Unreadable.as_str().to_owned(),
-            detail: unreadable.reason.chars().take(200).collect(),
-            attempts: 0,
+            rule,
+            class: rule.as_str().to_owned(),
+            detail,
+            attempts: entry.retry.map_or(0, |retry| retry.attempts).max(crashes),
             first_attempt_ms: None,
             last_attempt_ms: None,
             failed_ms: unix_millis(SystemTime::now()),
