@@ -15,9 +15,9 @@
 //!   that refuses everything is set up wrong.
 //! - A batch that fails as a whole accuses nobody: its entries are sent again in smaller batches first.
 //!
-//! - While some lanes are stuck, every other attempt goes to a lane that was delivered to, or to the youngest entry that
-//!   never failed, and one in ten to an entry that failed before: a heap of bad old entries neither throttles a target
-//!   that takes the others, nor takes its places.
+//! - While some lanes are stuck, one attempt in five goes to a lane that was delivered to (or to the youngest entry that
+//!   never failed, if the last delivery was from there), and at most one in ten to an entry that failed before: a heap
+//!   of bad old entries neither throttles a target that takes the others, nor takes its places.
 //!
 //! What is tried while a target is held or throttled never counts as an attempt.
 
@@ -34,6 +34,9 @@ use crate::worker::lanes::LaneKey;
 const THROTTLE_AFTER: usize = 10;
 /// One attempt in so many is of an entry that failed before, where there are others.
 const AGAIN_EVERY: u64 = 10;
+/// While some lanes are stuck, one attempt in so many is of a lane that is likely to be good: two in each row that would
+/// throttle, and not so many that the good ones are used up before the others are tried.
+const LIKELY_EVERY: u64 = 5;
 
 /// What the policy remembers of an entry.
 #[derive(Debug, Clone, Default)]
@@ -105,8 +108,10 @@ pub(crate) struct Hold {
 pub(crate) enum Pick {
     /// Those with the oldest entries that never failed.
     Oldest,
+    /// Those that were delivered to, then as `Oldest`.
+    Proven,
     /// Those that were delivered to, then the youngest entries that never failed.
-    Likely,
+    Far,
     /// Those with the oldest entry that failed before.
     Again,
 }
@@ -139,6 +144,8 @@ pub(crate) struct Policy {
     retries: VecDeque<LaneKey>,
     rejects: VecDeque<LaneKey>,
     picks: u64,
+    /// What was delivered last came from the far end of the queue.
+    far_is_good: bool,
     rate: Rate,
     /// Since when a batch that is not full waits for more.
     lingering: Option<Instant>,
@@ -166,6 +173,7 @@ impl Policy {
             retries: VecDeque::new(),
             rejects: VecDeque::new(),
             picks: 0,
+            far_is_good: false,
             rate,
             lingering: None,
         }
@@ -204,18 +212,23 @@ impl Policy {
     /// Which lanes the next attempt takes.
     pub(crate) fn pick(&mut self, stuck: bool) -> Pick {
         self.picks += 1;
-        if self.picks.is_multiple_of(AGAIN_EVERY) {
+        if self.picks % AGAIN_EVERY == AGAIN_EVERY - 1 {
             Pick::Again
-        } else if self.is_uneven(stuck) && self.picks.is_multiple_of(2) {
-            Pick::Likely
+        } else if self.is_uneven(stuck) && self.picks.is_multiple_of(LIKELY_EVERY) {
+            if self.far_is_good { Pick::Far } else { Pick::Proven }
         } else {
             Pick::Oldest
         }
     }
 
-    /// Whether some entries fail while others may not: it is worth to look far ahead.
-    pub(crate) fn is_uneven(&self, stuck: bool) -> bool {
+    /// Whether some entries fail while others do not.
+    fn is_uneven(&self, stuck: bool) -> bool {
         self.hold.is_none() && (stuck || !self.retries.is_empty())
+    }
+
+    /// Whether the far end of the queue is worth looking at.
+    pub(crate) fn looks_far(&self, stuck: bool) -> bool {
+        self.far_is_good && self.is_uneven(stuck)
     }
 
     /// How far a trial looks ahead for an entry that never failed: further each time.
@@ -246,8 +259,9 @@ impl Policy {
         self.accused.clear();
     }
 
-    /// An entry was delivered; true when that ends a hold.
-    pub(crate) fn delivered(&mut self) -> bool {
+    /// An entry was delivered, from the `far` end of the queue or not; true when that ends a hold.
+    pub(crate) fn delivered(&mut self, far: bool) -> bool {
+        self.far_is_good = far;
         self.deliveries += 1;
         self.retries.clear();
         self.rejects.clear();

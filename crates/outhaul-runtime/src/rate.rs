@@ -62,7 +62,8 @@ mod tests {
         }
         assert!((330..=340).contains(&sent.len()), "{} of 333", sent.len());
         for (index, at) in sent.iter().enumerate() {
-            let within = sent[index..].iter().take_while(|other| **other < *at + Duration::from_secs(1)).count();
+            let within =
+                sent[index..].iter().take_while(|other| **other < *at + Duration::from_secs(1)).count();
             assert!(within <= 35, "{within} batches of 3 in a second");
         }
     }

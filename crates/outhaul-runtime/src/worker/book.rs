@@ -148,7 +148,8 @@ impl Worker {
     }
 
     fn book_delivery(&mut self, sequence: u64) {
-        if self.policy.delivered() {
+        let far = self.lanes.get(sequence).is_some_and(|entry| entry.far);
+        if self.policy.delivered(far) {
             (self.stale, self.generation) = (self.running, self.generation + 1);
             tracing::info!(target = %self.setup.name, "the target takes events again");
             self.tell(Notice::Resumed { target: self.setup.name.clone() });
@@ -174,7 +175,8 @@ impl Worker {
         let held = self.policy.hold().map(|hold| hold.cause);
         let entry = self.lanes.get_mut(sequence)?;
         let age = age(entry.admitted_at);
-        let step = self.policy.failed(now, (sequence, lane), &mut entry.history.tried, age, (trial, mixed), error);
+        let step =
+            self.policy.failed(now, (sequence, lane), &mut entry.history.tried, age, (trial, mixed), error);
         let (uid, place, attempts) =
             (entry.place.uid.clone(), entry.place.clone(), entry.history.tried.attempts);
         if held != self.policy.hold().map(|hold| hold.cause) {

@@ -58,7 +58,7 @@ pub(crate) struct Pending {
     pub(crate) lane: LaneKey,
     pub(crate) history: History,
     /// Loaded ahead of its turn, from the far end.
-    far: bool,
+    pub(crate) far: bool,
 }
 
 /// What became of an entry so far. It is kept when the entry is unloaded.
@@ -149,11 +149,13 @@ pub(crate) struct Lanes {
     /// By class.
     ready: [BTreeMap<u64, LaneKey>; 3],
     waiting: BTreeMap<(Instant, LaneKey), ()>,
-    fetch: BTreeMap<u64, LaneKey>,
+    /// Lanes to be read, and those of them that were delivered to.
+    fetch: [BTreeMap<u64, LaneKey>; 2],
     lost: BTreeMap<u64, LaneKey>,
     skipped: usize,
     bytes: usize,
     far: usize,
+    far_bytes: usize,
     busy: usize,
     /// Lanes that are closed.
     closed: usize,
@@ -168,9 +170,9 @@ impl Lanes {
         self.bytes
     }
 
-    /// Loaded entries that came from the far end.
-    pub(crate) fn far(&self) -> usize {
-        self.far
+    /// Loaded entries that came from the far end, and their bytes.
+    pub(crate) fn far(&self) -> (usize, usize) {
+        (self.far, self.far_bytes)
     }
 
     /// Whether another entry may be taken up that is not loaded.
@@ -235,7 +237,10 @@ impl Lanes {
 
     fn load(&mut self, lane: LaneKey, entry: Entry, event: Arc<Event>, history: History, far: bool) {
         self.bytes += entry.place.bytes() as usize;
-        self.far += usize::from(far);
+        if far {
+            self.far += 1;
+            self.far_bytes += entry.place.bytes() as usize;
+        }
         let Entry { place, dedup_id, admitted_at, .. } = entry;
         let sequence = place.uid.sequence;
         self.entries.insert(sequence, Pending { place, dedup_id, event, admitted_at, lane, history, far });
@@ -244,22 +249,35 @@ impl Lanes {
     fn drop_entry(&mut self, sequence: u64) -> Option<Pending> {
         let pending = self.entries.remove(&sequence)?;
         self.bytes -= pending.place.bytes() as usize;
-        self.far -= usize::from(pending.far);
+        if pending.far {
+            self.far -= 1;
+            self.far_bytes -= pending.place.bytes() as usize;
+        }
         Some(pending)
     }
 
     /// The first sequence that has to be read (again), if any.
     pub(crate) fn to_fetch(&self) -> Option<u64> {
-        self.fetch.keys().next().copied()
+        self.fetch.iter().filter_map(|lanes| lanes.keys().next().copied()).min()
+    }
+
+    /// As `to_fetch`, of the lanes that were delivered to.
+    pub(crate) fn proven_to_fetch(&self) -> Option<u64> {
+        self.fetch[1].keys().next().copied()
+    }
+
+    fn no_fetch(&mut self, sequence: u64) -> Option<LaneKey> {
+        let [others, proven] = &mut self.fetch;
+        others.remove(&sequence).or_else(|| proven.remove(&sequence))
     }
 
     /// The last but some of the sequences that have to be read: where to read from, to have the far end.
     pub(crate) fn far_end(&self, count: usize) -> Option<u64> {
-        self.fetch.keys().rev().take(count).last().copied()
+        self.fetch[0].keys().rev().take(count).last().copied()
     }
 
     pub(crate) fn last_to_fetch(&self) -> Option<u64> {
-        self.fetch.keys().next_back().copied()
+        self.fetch[0].keys().next_back().copied()
     }
 
     /// A lane whose next entries have to be found by a scan, and the first of them.
@@ -303,7 +321,7 @@ impl Lanes {
         let history = lane.unloaded.take().map_or_else(|| History::new(tried), |history| *history);
         self.load(key, entry, event, history, far);
         if start {
-            self.fetch.remove(&sequence);
+            self.no_fetch(sequence);
             match not_before {
                 Some(at) => self.wait(key, at),
                 None => self.rest(key),
@@ -314,7 +332,7 @@ impl Lanes {
 
     /// An entry that was to be read again is not there any more.
     pub(crate) fn vanished(&mut self, sequence: u64) {
-        let Some(key) = self.fetch.remove(&sequence) else { return };
+        let Some(key) = self.no_fetch(sequence) else { return };
         if let Some(lane) = self.lanes.get_mut(&key) {
             lane.entries.pop_front();
             lane.unloaded = None;
@@ -339,7 +357,8 @@ impl Lanes {
         let (fresh, proven, again) = (fresh.keys().copied(), proven.keys().copied(), again.keys().copied());
         match pick {
             Pick::Oldest => merge(fresh, proven).chain(again).take(max).collect(),
-            Pick::Likely => proven.chain(fresh.rev()).chain(again).take(max).collect(),
+            Pick::Proven => proven.chain(fresh).chain(again).take(max).collect(),
+            Pick::Far => proven.chain(fresh.rev()).chain(again).take(max).collect(),
             Pick::Again => again.chain(merge(fresh, proven)).take(max).collect(),
         }
     }
@@ -427,8 +446,7 @@ impl Lanes {
     pub(crate) fn rest(&mut self, key: LaneKey) {
         let Some(lane) = self.lanes.get_mut(&key) else { return };
         if let Some(first) = lane.first_loaded() {
-            let failed =
-                self.entries.get(&first).is_some_and(|entry| !entry.history.tried.is_fresh());
+            let failed = self.entries.get(&first).is_some_and(|entry| !entry.history.tried.is_fresh());
             lane.proven &= !failed;
             let class = match (failed, lane.proven) {
                 (true, _) => Class::Again,
@@ -439,7 +457,7 @@ impl Lanes {
             self.ready[class as usize].insert(first, key);
         } else if let Some(first) = lane.first_skipped() {
             lane.state = State::Fetch;
-            self.fetch.insert(first, key);
+            self.fetch[usize::from(lane.proven)].insert(first, key);
         } else if lane.lost > 0 {
             lane.state = State::Fetch;
             self.lost.insert(lane.lost, key);
@@ -479,7 +497,7 @@ impl Lanes {
             State::Fetch => {
                 let first = lane.first().unwrap_or(lane.lost);
                 lane.state = State::Busy;
-                self.fetch.remove(&first);
+                self.no_fetch(first);
                 self.lost.remove(&first);
             }
             State::Ready(_) | State::Waiting(_) => drop(self.make_busy(key)),
@@ -561,7 +579,7 @@ impl Lanes {
     }
 
     /// Loaded entries that are first in their lane and not taken, oldest first.
-    pub(crate) fn idle_fronts(&self) -> impl DoubleEndedIterator<Item = &Pending> {
+    pub(crate) fn idle_fronts(&self) -> impl Iterator<Item = &Pending> {
         self.entries.values().filter(|entry| {
             self.lanes.get(&entry.lane).is_some_and(|lane| {
                 lane.state != State::Busy && lane.first_loaded() == Some(entry.sequence())
@@ -569,12 +587,21 @@ impl Lanes {
         })
     }
 
-    /// The oldest, or the youngest, loaded entry that is first in its lane, not taken, in a lane that is not closed,
-    /// and of use.
-    pub(crate) fn idle(&self, usable: impl Fn(&Pending) -> bool, youngest: bool) -> Option<u64> {
+    /// The oldest loaded entry that is first in its lane, not taken, in a lane that is not closed, and of use.
+    pub(crate) fn idle(&self, usable: impl Fn(&Pending) -> bool) -> Option<u64> {
         let mut fronts = self.idle_fronts().filter(|entry| !self.is_closed(entry.lane) && usable(entry));
-        let found = if youngest { fronts.next_back() } else { fronts.next() };
-        found.map(Pending::sequence)
+        fronts.next().map(Pending::sequence)
+    }
+
+    /// The oldest, or the youngest, loaded entry that never failed, can be sent, and is of use.
+    pub(crate) fn fresh(&self, youngest: bool, usable: impl Fn(u64) -> bool) -> Option<u64> {
+        let [fresh, proven, _] = &self.ready;
+        let each = [fresh, proven].map(|class| {
+            let mut sequences = class.keys().copied();
+            if youngest { sequences.rfind(|s| usable(*s)) } else { sequences.find(|s| usable(*s)) }
+        });
+        let each = each.into_iter().flatten();
+        if youngest { each.max() } else { each.min() }
     }
 
     /// When the oldest loaded entry was admitted.

@@ -335,7 +335,9 @@ impl Worker {
             let oldest = self.lanes.idle_fronts().map(|entry| entry.admitted_at).min()?;
             self.policy.expires(max).then(|| now + max.saturating_sub(age(oldest)))
         });
-        [self.lanes.next_due(), trial, expiry, self.read_not_before, self.send_not_before, self.moves_not_before]
+        // Nothing is sent before the trial, whatever else is due.
+        let lanes = self.lanes.next_due().filter(|_| trial.is_none());
+        [lanes, trial, expiry, self.read_not_before, self.send_not_before, self.moves_not_before]
             .into_iter()
             .flatten()
             .min()

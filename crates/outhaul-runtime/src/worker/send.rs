@@ -110,8 +110,8 @@ impl Worker {
         }
         let youngest = self.policy.trial_takes_youngest();
         let accused = |entry: &lanes::Pending| self.policy.is_accused(entry.sequence());
-        let first = |usable: &dyn Fn(&lanes::Pending) -> bool| self.lanes.idle(usable, false);
-        let chosen = self.lanes.idle(|entry| entry.history.tried.is_fresh() && !accused(entry), youngest);
+        let first = |usable: &dyn Fn(&lanes::Pending) -> bool| self.lanes.idle(usable);
+        let chosen = self.lanes.fresh(youngest, |sequence| !self.policy.is_accused(sequence));
         let chosen = chosen.or_else(|| first(&|entry| !accused(entry) && !entry.history.tried.suspect));
         // All were accused: all are forgiven.
         let again = chosen
@@ -132,7 +132,7 @@ impl Worker {
         if self.trial_running || !self.suspects.is_empty() || !self.policy.allows_early_trial() {
             return;
         }
-        if let Some(fresh) = self.lanes.idle(|entry| entry.history.tried.is_fresh(), true)
+        if let Some(fresh) = self.lanes.fresh(true, |_| true)
             && self.lanes.take_any(fresh)
         {
             self.attempt(now, vec![fresh], true);

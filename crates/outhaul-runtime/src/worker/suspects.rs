@@ -62,7 +62,8 @@ impl Worker {
         while let Some((&sequence, &key)) = self.suspects.first_key_value() {
             match self.lanes.front(key) {
                 // It left the queue, or waits for its time or a person.
-                Some(front) if front > sequence || self.lanes.is_waiting(key) || self.lanes.is_closed(key) => {}
+                Some(front)
+                    if front > sequence || self.lanes.is_waiting(key) || self.lanes.is_closed(key) => {}
                 Some(front) => {
                     let idle = self.running == 0 && self.lanes.get(front).is_some();
                     return Some(idle.then_some(front));

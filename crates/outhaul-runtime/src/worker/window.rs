@@ -59,6 +59,7 @@ impl Worker {
         self.read_not_before = None;
         self.find_lost(now).await?;
         self.load_suspect(now).await?;
+        self.fetch_proven(now).await?;
         self.fetch(now).await?;
         self.advance(now).await?;
         self.look_far(now).await
@@ -74,13 +75,33 @@ impl Worker {
             && let Some(first) = self.lanes.to_fetch()
         {
             let asked = self.reading.fetch;
-            let Some((read, wanted)) = self.load(first, asked, (false, false), now).await? else { return Ok(()) };
+            let Some((read, wanted)) = self.load(first, asked, (false, false), now).await? else {
+                return Ok(());
+            };
             self.reading.fetch = match wanted * 4 < read {
                 true => (asked / 4).max(1),
                 false => (asked * 2).min(READ_ENTRIES_MAX),
             };
         }
         Ok(())
+    }
+
+    /// Loads what lanes want that were delivered to, also where those that were not fill the window.
+    async fn fetch_proven(&mut self, now: Instant) -> Result<(), StoreError> {
+        while self.has_room_far()
+            && (self.lanes.stuck() > 0 || !self.has_room())
+            && let Some(first) = self.lanes.proven_to_fetch()
+        {
+            if self.load(first, FAR_ENTRIES_MAX / 4, (true, false), now).await?.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn has_room_far(&self) -> bool {
+        let (entries, bytes) = self.lanes.far();
+        entries <= FAR_ENTRIES_MAX / 2 && bytes <= FAR_BYTES_MAX / 2
     }
 
     /// Reads from an entry on whatever a lane wants next. Returns how many were read, and how many of them were wanted.
@@ -191,11 +212,11 @@ impl Worker {
             }
             return self.load_far(1, now).await;
         }
-        if self.policy.is_uneven(self.lanes.stuck() > 0) {
+        if self.policy.looks_far(self.lanes.stuck() > 0) {
             if self.more && !self.has_room() && self.lanes.has_room_for_skipped() {
                 self.scan(SCAN_ROWS, now).await?;
             }
-            if self.lanes.far() < FAR_ENTRIES_MAX / 2 {
+            if self.has_room_far() {
                 return self.load_far(FAR_ENTRIES_MAX / 4, now).await;
             }
         }
@@ -240,7 +261,12 @@ impl Worker {
     }
 
     /// Has one entry that is first in its lane loaded, and some behind it, even if the lane waits.
-    pub(super) async fn load_front(&mut self, first: u64, count: usize, now: Instant) -> Result<(), StoreError> {
+    pub(super) async fn load_front(
+        &mut self,
+        first: u64,
+        count: usize,
+        now: Instant,
+    ) -> Result<(), StoreError> {
         self.load(first, count, (true, true), now).await.map(drop)
     }
 
@@ -251,7 +277,7 @@ impl Worker {
         entries_max: usize,
         now: Instant,
     ) -> Result<Option<(Vec<Entry>, u64)>, StoreError> {
-        let room = WINDOW_BYTES_MAX.saturating_sub(self.lanes.bytes()).max(FAR_BYTES_MAX);
+        let room = WINDOW_BYTES_MAX.saturating_sub(self.lanes.bytes()).max(FAR_BYTES_MAX / 2);
         let bytes_max = READ_BYTES_MAX.min(room);
         let read = self.setup.lease.read(&self.setup.name, after, entries_max, bytes_max).await;
         Ok(self.usable(read, now)?.map(|read| (read.entries, read.next)))

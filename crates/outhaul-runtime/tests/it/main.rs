@@ -4,7 +4,10 @@
 
 mod blame;
 mod delivery;
+mod far;
 mod moves;
+mod poisons;
+mod promises;
 mod random;
 mod support;
 mod traps;

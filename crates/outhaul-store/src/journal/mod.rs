@@ -34,8 +34,8 @@ use tokio::sync::watch;
 use crate::error::{AppendError, StoreError};
 use crate::fs::{FileSystem, FsKind};
 use crate::log::{
-    Admission, Durability, Input, Lease, Log, OpenReport, QueueSettings, QueueStats, ReadBatch, Receipt, Scan,
-    Settlement, Shards,
+    Admission, Durability, Input, Lease, Log, OpenReport, QueueSettings, QueueStats, ReadBatch, Receipt,
+    Scan, Settlement, Shards,
 };
 use crate::queue::SharedQueues;
 

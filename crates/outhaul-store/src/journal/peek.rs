@@ -33,12 +33,7 @@ impl Wanted {
 }
 
 impl Shared {
-    pub(super) fn scan(
-        &self,
-        queue: &TargetName,
-        after: u64,
-        rows_max: usize,
-    ) -> Result<Scan, StoreError> {
+    pub(super) fn scan(&self, queue: &TargetName, after: u64, rows_max: usize) -> Result<Scan, StoreError> {
         let id = self.queues.lock().find(queue)?;
         let out = Scan { rows: Vec::new(), next: after };
         let mut wanted = Wanted { id, from: 0, rows_max: rows_max.max(1), out };
@@ -54,8 +49,7 @@ impl Shared {
             wanted.from = low.max(wanted.out.next + 1);
             let segment = {
                 let inner = lock(&self.inner);
-                let ahead =
-                    |segment: &&Segment| segment.end_sequence > wanted.from && segment.waits_for(id);
+                let ahead = |segment: &&Segment| segment.end_sequence > wanted.from && segment.waits_for(id);
                 inner.segments.iter().find(ahead).cloned()
             };
             let Some(segment) = segment else { return Ok(wanted.out) };
@@ -116,7 +110,8 @@ impl Shared {
                 });
             }
             for record in &records {
-                let pid_hash = record.body(batch).and_then(StoredEvent::peek_hashes).map_or(0, |(pid, _)| pid);
+                let pid_hash =
+                    record.body(batch).and_then(StoredEvent::peek_hashes).map_or(0, |(pid, _)| pid);
                 if !wanted.take(record.sequence, pid_hash) {
                     return Ok(false);
                 }
