@@ -437,6 +437,11 @@ impl Lanes {
         }
     }
 
+    /// Whether what was sent last of this lane was delivered.
+    pub(crate) fn is_proven(&self, key: LaneKey) -> bool {
+        self.lanes.get(&key).is_some_and(|lane| lane.proven)
+    }
+
     /// Entries that were taken stay; what becomes of their lane is told by [`rest`](Self::rest) or another.
     pub(crate) fn untake(&mut self, count: usize) {
         self.busy -= count;

@@ -49,6 +49,19 @@ impl Default for Reading {
     }
 }
 
+/// What is loaded of what is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Load {
+    /// What lanes that can send want next.
+    Next,
+    /// As `Next`, beside the window.
+    Far,
+    /// What lanes want that were delivered to, beside the window.
+    Proven,
+    /// What lanes would want if they did not wait, beside the window.
+    Anyway,
+}
+
 impl Worker {
     /// Reads ahead as far as the window allows.
     pub(super) async fn read(&mut self, now: Instant) -> Result<(), StoreError> {
@@ -75,7 +88,7 @@ impl Worker {
             && let Some(first) = self.lanes.to_fetch()
         {
             let asked = self.reading.fetch;
-            let Some((read, wanted)) = self.load(first, asked, (false, false), now).await? else {
+            let Some((read, wanted)) = self.load(first, asked, Load::Next, now).await? else {
                 return Ok(());
             };
             self.reading.fetch = match wanted * 4 < read {
@@ -88,15 +101,21 @@ impl Worker {
 
     /// Loads what lanes want that were delivered to, also where those that were not fill the window.
     async fn fetch_proven(&mut self, now: Instant) -> Result<(), StoreError> {
-        while self.has_room_far()
+        while self.has_room_proven()
             && (self.lanes.stuck() > 0 || !self.has_room())
             && let Some(first) = self.lanes.proven_to_fetch()
         {
-            if self.load(first, FAR_ENTRIES_MAX / 4, (true, false), now).await?.is_none() {
+            if self.load(first, FAR_ENTRIES_MAX / 4, Load::Proven, now).await?.is_none() {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Beside the window and what came from the far end: neither may keep these out.
+    fn has_room_proven(&self) -> bool {
+        let (entries, bytes) = (self.lanes.loaded(), self.lanes.bytes());
+        entries < WINDOW_ENTRIES_MAX + 2 * FAR_ENTRIES_MAX && bytes < WINDOW_BYTES_MAX + 2 * FAR_BYTES_MAX
     }
 
     fn has_room_far(&self) -> bool {
@@ -109,7 +128,7 @@ impl Worker {
         &mut self,
         first: u64,
         entries_max: usize,
-        how: (bool, bool),
+        how: Load,
         now: Instant,
     ) -> Result<Option<(usize, usize)>, StoreError> {
         let Some((entries, _)) = self.read_from(first - 1, entries_max, now).await? else { return Ok(None) };
@@ -123,7 +142,9 @@ impl Worker {
                 Some(event) => {
                     let history = tried(&entry, now, self.setup.options.backoff_max);
                     let key = LaneKey::of(&event, sequence);
-                    if self.lanes.fetched(entry.clone(), event, history, how) {
+                    let wants = how != Load::Proven || sequence == first || self.lanes.is_proven(key);
+                    let (far, anyway) = (matches!(how, Load::Far | Load::Anyway), how == Load::Anyway);
+                    if wants && self.lanes.fetched(entry.clone(), event, history, (far, anyway)) {
                         wanted += 1;
                         if self.closed.contains(&key) {
                             self.lanes.close_idle(key);
@@ -226,11 +247,11 @@ impl Worker {
     async fn load_far(&mut self, count: usize, now: Instant) -> Result<(), StoreError> {
         let Some(from) = self.lanes.far_end(count) else { return Ok(()) };
         let last = self.lanes.last_to_fetch();
-        if self.load(from, count, (true, false), now).await?.is_some()
+        if self.load(from, count, Load::Far, now).await?.is_some()
             && let Some(last) = last
             && self.lanes.last_to_fetch() == Some(last)
         {
-            self.load(last, 1, (true, false), now).await?;
+            self.load(last, 1, Load::Far, now).await?;
         }
         Ok(())
     }
@@ -267,7 +288,7 @@ impl Worker {
         count: usize,
         now: Instant,
     ) -> Result<(), StoreError> {
-        self.load(first, count, (true, true), now).await.map(drop)
+        self.load(first, count, Load::Anyway, now).await.map(drop)
     }
 
     /// None: the read failed, and is to be tried again later.

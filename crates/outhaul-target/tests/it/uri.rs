@@ -89,6 +89,11 @@ fn what_is_not_valid_is_an_error_that_says_what_is() {
         ("trial_backoff=2m", "outhaul.trial_backoff_max"),
         ("connect_timeout=31s", "outhaul.timeout"),
         ("batch", "outhaul.batch=VALUE"),
+        ("batch_bytes", "64KiB"),
+        ("linger", "20ms"),
+        ("rate", "50"),
+        ("rate_bytes", "1MiB"),
+        ("retry_after_max", "10m"),
         ("format=%FF", "percent-encoded"),
     ];
     for (option, expected) in cases {
