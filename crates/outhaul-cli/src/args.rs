@@ -24,8 +24,10 @@ const OPTIONS: &str = "\
 Options of a target are query parameters of its URI, such as https://example.com/hook?outhaul.timeout=5s:
   outhaul.KEY=VALUE; all of them, with what they do, are in docs/tools.md, \"Options of a target\". KEY=default:
   what is sent      format=cloudevents|body|s3
-  attempts          timeout=30s, connect_timeout=5s, in_flight=16, batch=100
-  waits             backoff=1s, backoff_max=5m; while it is held trial_backoff=500ms, trial_backoff_max=60s
+  attempts          timeout=30s, connect_timeout=5s, in_flight=16, batch=100, batch_bytes=1MiB, linger=none
+  how much          rate=none (events a second), rate_bytes=none (bytes a second)
+  waits             backoff=1s, backoff_max=5m, retry_after_max=1h; while it is held trial_backoff=500ms,
+                    trial_backoff_max=60s
   giving up         attempts_max=none, age_max=none, on_exhausted=keep|fail, on_reject=continue|stop_pid
   what may wait     queue_entries=10000000, queue_bytes=the smaller of 10GiB and a quarter of the file system,
                     when_full=refuse|shed|overflow

@@ -61,6 +61,7 @@ mod health;
 mod manager;
 mod notice;
 mod policy;
+mod rate;
 mod runtime;
 mod status;
 mod worker;

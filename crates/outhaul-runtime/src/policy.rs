@@ -15,6 +15,10 @@
 //!   that refuses everything is set up wrong.
 //! - A batch that fails as a whole accuses nobody: its entries are sent again in smaller batches first.
 //!
+//! - While some lanes are stuck, one attempt in five goes to a lane that was delivered to (or to the youngest entry that
+//!   never failed, if the last delivery was from there), and at most one in ten to an entry that failed before: a heap
+//!   of bad old entries neither throttles a target that takes the others, nor takes its places.
+//!
 //! What is tried while a target is held or throttled never counts as an attempt.
 
 use std::collections::{HashSet, VecDeque};
@@ -23,12 +27,16 @@ use std::time::Duration;
 use outhaul_target::{DeliveryError, ErrorKind, OnExhausted, TargetOptions, Verdict};
 use tokio::time::Instant;
 
+use crate::rate::Rate;
 use crate::worker::lanes::LaneKey;
 
 /// So many retries in a row throttle a target.
 const THROTTLE_AFTER: usize = 10;
-/// A receiver's `Retry-After` is believed up to here.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
+/// One attempt in so many is of an entry that failed before, where there are others.
+const AGAIN_EVERY: u64 = 10;
+/// While some lanes are stuck, one attempt in so many is of a lane that is likely to be good: two in each row that would
+/// throttle, and not so many that the good ones are used up before the others are tried.
+const LIKELY_EVERY: u64 = 5;
 
 /// What the policy remembers of an entry.
 #[derive(Debug, Clone, Default)]
@@ -95,6 +103,19 @@ pub(crate) struct Hold {
     fresh_failed: bool,
 }
 
+/// Which of the lanes that can send come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pick {
+    /// Those with the oldest entries that never failed.
+    Oldest,
+    /// Those that were delivered to, then as `Oldest`.
+    Proven,
+    /// Those that were delivered to, then the youngest entries that never failed.
+    Far,
+    /// Those with the oldest entry that failed before.
+    Again,
+}
+
 /// What may be sent now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Permission {
@@ -122,6 +143,12 @@ pub(crate) struct Policy {
     batch: usize,
     retries: VecDeque<LaneKey>,
     rejects: VecDeque<LaneKey>,
+    picks: u64,
+    /// What was delivered last came from the far end of the queue.
+    far_is_good: bool,
+    rate: Rate,
+    /// Since when a batch that is not full waits for more.
+    lingering: Option<Instant>,
 }
 
 impl Policy {
@@ -132,6 +159,7 @@ impl Policy {
         random: fastrand::Rng,
     ) -> Self {
         let ramp = options.in_flight.get();
+        let rate = Rate::new(options.rate, options.rate_bytes);
         Self {
             options,
             reject_hold,
@@ -144,6 +172,10 @@ impl Policy {
             batch: batch_max,
             retries: VecDeque::new(),
             rejects: VecDeque::new(),
+            picks: 0,
+            far_is_good: false,
+            rate,
+            lingering: None,
         }
     }
 
@@ -159,8 +191,52 @@ impl Policy {
         self.hold.as_ref()
     }
 
-    pub(crate) fn batch(&self) -> usize {
-        self.batch
+    /// Events that one attempt may have now; none before the instant, because of the rate.
+    pub(crate) fn batch(&self, now: Instant) -> Result<usize, Instant> {
+        self.rate.room(now).map(|room| self.batch.min(room))
+    }
+
+    /// An attempt of so many events and bytes begins.
+    pub(crate) fn sent(&mut self, now: Instant, events: usize, bytes: usize) {
+        self.rate.take(now, events, bytes);
+        self.lingering = None;
+    }
+
+    /// Whether a batch that is not full waits for more; if so, until when.
+    pub(crate) fn linger(&mut self, now: Instant, full: bool) -> Option<Instant> {
+        let linger = self.options.linger.filter(|_| !full)?;
+        let until = *self.lingering.get_or_insert(now) + linger;
+        (until > now).then_some(until)
+    }
+
+    /// Which lanes the next attempt takes.
+    pub(crate) fn pick(&mut self, stuck: bool) -> Pick {
+        self.picks += 1;
+        if self.picks % AGAIN_EVERY == AGAIN_EVERY - 1 {
+            Pick::Again
+        } else if self.is_uneven(stuck) && self.picks.is_multiple_of(LIKELY_EVERY) {
+            if self.far_is_good { Pick::Far } else { Pick::Proven }
+        } else {
+            Pick::Oldest
+        }
+    }
+
+    /// Whether some entries fail while others do not.
+    fn is_uneven(&self, stuck: bool) -> bool {
+        self.hold.is_none() && (stuck || !self.retries.is_empty())
+    }
+
+    /// Whether the far end of the queue is worth looking at.
+    pub(crate) fn looks_far(&self, stuck: bool) -> bool {
+        self.far_is_good && self.is_uneven(stuck)
+    }
+
+    /// How far a trial looks ahead for an entry that never failed: further each time.
+    pub(crate) fn look_ahead(&self) -> usize {
+        match self.hold.as_ref().map_or(0, |hold| hold.step) {
+            0 | 1 => 1 << 16,
+            _ => usize::MAX,
+        }
     }
 
     /// Every other trial takes the youngest: among many bad old entries the good ones are found soon.
@@ -183,8 +259,9 @@ impl Policy {
         self.accused.clear();
     }
 
-    /// An entry was delivered; true when that ends a hold.
-    pub(crate) fn delivered(&mut self) -> bool {
+    /// An entry was delivered, from the `far` end of the queue or not; true when that ends a hold.
+    pub(crate) fn delivered(&mut self, far: bool) -> bool {
+        self.far_is_good = far;
         self.deliveries += 1;
         self.retries.clear();
         self.rejects.clear();
@@ -207,14 +284,14 @@ impl Policy {
         self.batch = self.batch.min(length / 2).max(1);
     }
 
-    /// One entry failed. `age` counts from its admission.
+    /// One entry failed. `age` counts from its admission; `mixed`: others of its batch were delivered.
     pub(crate) fn failed(
         &mut self,
         now: Instant,
         (sequence, lane): (u64, &LaneKey),
         tried: &mut Tried,
         age: Duration,
-        trial: bool,
+        (trial, mixed): (bool, bool),
         error: &DeliveryError,
     ) -> Step {
         if error.verdict() == Verdict::Reject {
@@ -230,7 +307,7 @@ impl Policy {
             (_, true) => self.wait(tried),
             (Verdict::Hold, _) => self.accuse(now, sequence, fresh, trial, error),
             (Verdict::Retry | Verdict::Reject, _) => {
-                self.retry(now, (sequence, lane), (tried, fresh), trial, error)
+                self.retry(now, (sequence, lane), (tried, fresh), (trial, mixed), error)
             }
         };
         match step {
@@ -299,11 +376,12 @@ impl Policy {
         now: Instant,
         (sequence, lane): (u64, &LaneKey),
         (tried, fresh): (&mut Tried, bool),
-        trial: bool,
+        (trial, mixed): (bool, bool),
         error: &DeliveryError,
     ) -> Step {
         let pauses = matches!(error.kind(), ErrorKind::Throttled | ErrorKind::Overloaded);
-        let pause = error.retry_after().filter(|_| pauses).map(|after| after.min(RETRY_AFTER_MAX));
+        let most = self.options.retry_after_max;
+        let pause = error.retry_after().filter(|_| pauses).map(|after| after.min(most));
         if trial {
             self.accused.insert(sequence);
             self.fresh_failed(fresh || pause.is_some());
@@ -320,6 +398,10 @@ impl Policy {
             self.accused.insert(sequence);
             self.begin(now, Cause::Throttled, "throttled", fresh, pause);
             return Step::Again;
+        }
+        // With a delivery in the same batch it is no row.
+        if mixed {
+            return self.wait(tried);
         }
         remember(&mut self.retries, lane, THROTTLE_AFTER);
         if self.retries.len() == THROTTLE_AFTER && several(&self.retries) {
@@ -413,7 +495,7 @@ fn remember(row: &mut VecDeque<LaneKey>, lane: &LaneKey, max: usize) {
     if row.len() == max {
         row.pop_front();
     }
-    row.push_back(lane.clone());
+    row.push_back(*lane);
 }
 
 fn several(row: &VecDeque<LaneKey>) -> bool {

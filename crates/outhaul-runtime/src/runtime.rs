@@ -1,5 +1,6 @@
 //! [`Runtime`]: a store, a writer in front of it, and a worker per target behind it.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use outhaul_store::event::{TargetName, Uid};
 use outhaul_store::{Admission, FailedStore, Input, Log, OpenReport, Receipt, Shards, Store, StoreError};
 use outhaul_target::{DeliveryError, Target, TargetOptions};
 use outhaul_writer::{RefusedReason, Writer, WriterOptions, WriterStats};
-use tokio::sync::broadcast;
+use tokio::sync::{Semaphore, broadcast};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -92,13 +93,22 @@ pub struct RuntimeOptions {
     pub writer: WriterOptions,
     /// So many rejects in a row, without a delivery between them, hold a target; None: they never do.
     pub reject_hold: Option<u32>,
+    /// Calls of `deliver` that may run at the same time, over all targets. A target that is held or throttled takes one
+    /// at most; whoever waits for one is served in turn.
+    pub deliveries_max: NonZeroUsize,
     /// The seed of all jitter; None: a random one.
     pub seed: Option<u64>,
 }
 
 impl Default for RuntimeOptions {
     fn default() -> Self {
-        Self { writer: WriterOptions::default(), reject_hold: Some(50), seed: None }
+        const DELIVERIES: NonZeroUsize = NonZeroUsize::new(1024).expect("1,024 is not zero");
+        Self {
+            writer: WriterOptions::default(),
+            reject_hold: Some(50),
+            deliveries_max: DELIVERIES,
+            seed: None,
+        }
     }
 }
 
@@ -169,8 +179,10 @@ impl Runtime {
         let lease = store.log().lease(Shards::All).await?;
         let sink = Arc::new(QueueSink { log: Arc::clone(store.log()) });
         let random = options.seed.map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
+        let permits = Arc::new(Semaphore::new(options.deliveries_max.get().min(Semaphore::MAX_PERMITS)));
         let writer = Writer::open(sink, options.writer);
-        let manager = Manager::start(store, writer, lease, options.reject_hold, random, targets).await?;
+        let manager =
+            Manager::start(store, writer, lease, options.reject_hold, random, permits, targets).await?;
         let ended = tokio::sync::OnceCell::new();
         Ok(Self { shared: Arc::new(Shared { manager, ended }) })
     }

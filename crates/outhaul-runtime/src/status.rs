@@ -1,6 +1,6 @@
 //! What is shown of a target: its state, its health, and its numbers.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use outhaul_store::event::TargetName;
 use outhaul_store::{FailedStats, QueueStats, StoreError};
@@ -8,6 +8,9 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::health::Probe;
+
+/// A worker that does not what it was to do for so long makes no progress.
+const NO_PROGRESS_AFTER: Duration = Duration::from_secs(30);
 
 /// Where a target is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -94,6 +97,9 @@ pub struct TargetStatus {
     /// Entries whose attempt outlived twice its deadline and was dropped.
     #[serde(skip)]
     pub abandoned: u64,
+    /// Attempts that ended in a panic of the target.
+    #[serde(skip)]
+    pub panics: u64,
     /// Bytes of the entries that wait.
     pub bytes: u64,
     /// Age of the oldest entry that waits, from its admission.
@@ -157,6 +163,9 @@ pub(crate) struct WorkerStatus {
     pub(crate) stuck: usize,
     pub(crate) retried: u64,
     pub(crate) abandoned: u64,
+    pub(crate) panics: u64,
+    /// By when something is to happen, if anything is to.
+    pub(crate) due: Option<Instant>,
     pub(crate) oldest: Option<SystemTime>,
     pub(crate) next_trial: Option<Instant>,
     pub(crate) last_error: Option<String>,
@@ -174,6 +183,8 @@ impl WorkerStatus {
             stuck: 0,
             retried: 0,
             abandoned: 0,
+            panics: 0,
+            due: None,
             oldest: None,
             next_trial: None,
             last_error: None,
@@ -182,8 +193,15 @@ impl WorkerStatus {
         }
     }
 
-    fn health(&self) -> Health {
+    /// Whether what was to happen is long overdue.
+    fn is_stalled(&self, waiting: u64) -> bool {
+        let works = !matches!(self.state, State::Paused | State::Stopped | State::Failed | State::Orphan);
+        works && waiting > 0 && self.due.is_some_and(|due| due.elapsed() > NO_PROGRESS_AFTER)
+    }
+
+    fn health(&self, waiting: u64) -> Health {
         match self.state {
+            _ if self.is_stalled(waiting) => Health::Error,
             State::Held => Health::Offline,
             State::Failed => Health::Error,
             State::Paused | State::Stopped | State::Orphan => Health::Disabled,
@@ -205,7 +223,8 @@ pub(crate) fn status(
     let oldest = worker.oldest.filter(|_| queue.waiting > 0);
     let until = worker.next_trial.map(|at| at.saturating_duration_since(Instant::now()));
     let full = queue.waiting >= queue.entries_max || queue.bytes >= queue.bytes_max;
-    let (health, reason) = match (worker.state, worker.health()) {
+    let (health, reason) = match (worker.state, worker.health(queue.waiting)) {
+        (_, health) if worker.is_stalled(queue.waiting) => (health, "no_progress"),
         (State::Paused | State::Stopped, health) => (health, "disabled"),
         (_, Health::Online) if full => (Health::Degraded, "queue_full"),
         (_, health) => (health, worker.reason),
@@ -229,6 +248,7 @@ pub(crate) fn status(
         in_flight: (worker.in_flight as u64).min(queue.waiting),
         retried: worker.retried,
         abandoned: worker.abandoned,
+        panics: worker.panics,
         bytes: queue.bytes,
         oldest_age_seconds: oldest.map(ago),
         next_trial_seconds: until.map(|until| until.as_secs_f64()),

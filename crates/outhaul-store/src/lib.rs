@@ -77,7 +77,8 @@ pub mod fuzzing {
 pub use journal::{Journal, JournalOptions, OpenWatch, Upkeep};
 pub use log::{
     Admission, Damage, Durability, Entry, Input, Lease, Log, OpenReport, Origin, Outcome, Place,
-    QueueSettings, QueueStats, ReadBatch, Receipt, RetryState, Settlement, Shards, Unreadable, WhenFull,
+    QueueSettings, QueueStats, ReadBatch, Receipt, RetryState, Scan, ScanRow, Settlement, Shards, Unreadable,
+    WhenFull, pid_hash,
 };
 pub use memory::MemoryLog;
 pub use outhaul_event as event;

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use outhaul_event::{DedupId, Event, TargetName, Uid};
+use outhaul_event::{DedupId, Event, TargetName, Uid, fnv1a64};
 use tokio::sync::watch;
 
 use crate::error::{AppendError, StoreError};
@@ -100,6 +100,11 @@ pub trait Log: Send + Sync + 'static {
         None
     }
 
+    /// Whether the process before this one ended without closing the log.
+    fn ended_unclean(&self) -> bool {
+        false
+    }
+
     /// Whether and why nothing can be written any more.
     fn failure(&self) -> Option<StoreError>;
 
@@ -125,6 +130,26 @@ pub trait Lease: Send + Sync + 'static {
         entries_max: usize,
         bytes_max: usize,
     ) -> Result<ReadBatch, StoreError>;
+
+    /// As [`read`](Self::read), but says only which entries there are and which pids they have: for looking far ahead.
+    /// An engine that keeps footers reads no event for it. May return fewer rows than were asked for; none: there is
+    /// nothing behind `after`.
+    async fn scan(&self, queue: &TargetName, after: u64, rows_max: usize) -> Result<Scan, StoreError> {
+        const ENTRIES_MAX: usize = 256;
+        const BYTES_MAX: usize = 4 << 20;
+        let read = self.read(queue, after, rows_max.min(ENTRIES_MAX), BYTES_MAX).await?;
+        let row = |entry: Entry| ScanRow {
+            sequence: entry.place.uid.sequence,
+            pid_hash: entry.event.ok().and_then(|event| pid_hash(&event)),
+        };
+        Ok(Scan { rows: read.entries.into_iter().map(row).collect(), next: read.next })
+    }
+
+    /// Entries that were being delivered when the process ended without closing the log, in their order.
+    fn crashed(&self, queue: &TargetName) -> Result<Vec<u64>, StoreError> {
+        let _ = queue;
+        Ok(Vec::new())
+    }
 
     /// Takes entries out of their queues, or notes a retry. It counts at once and becomes durable with the next
     /// commit, within a bounded time; [`Log::flush`] waits for that. An entry that was settled before is passed over.
@@ -286,6 +311,29 @@ pub struct ReadBatch {
     pub entries: Vec<Entry>,
     /// Where the next read goes on: the `after` to pass.
     pub next: u64,
+}
+
+/// What a scan returns.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// The entries.
+    pub rows: Vec<ScanRow>,
+    /// Where the next scan goes on: the `after` to pass.
+    pub next: u64,
+}
+
+/// An entry as a scan sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScanRow {
+    /// Its place in the log.
+    pub sequence: u64,
+    /// That of [`pid_hash`]; None without a pid, or if the entry cannot be read.
+    pub pid_hash: Option<u64>,
+}
+
+/// The hash of an event's pid by which footers and lanes know it: FNV-1a of its bytes, and 1 where that is 0.
+pub fn pid_hash(event: &Event) -> Option<u64> {
+    event.pid().map(|pid| fnv1a64(pid.as_bytes()).max(1))
 }
 
 /// An event as it waits in a queue.

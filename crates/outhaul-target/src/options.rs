@@ -80,6 +80,17 @@ pub struct TargetOptions {
     pub in_flight: NonZeroUsize,
     /// `batch`: events handed over together at most (100, or less if the target takes less).
     pub batch: Option<NonZeroUsize>,
+    /// `batch_bytes`: bytes handed over together at most (1 MiB, or less if the target takes less). One event that is
+    /// larger is sent alone.
+    pub batch_bytes: Option<NonZeroU64>,
+    /// `linger`: how long a batch that is not full waits for more events (not at all).
+    pub linger: Option<Duration>,
+    /// `rate`: events per second at most (no limit).
+    pub rate: Option<NonZeroU32>,
+    /// `rate_bytes`: bytes of events per second at most (no limit).
+    pub rate_bytes: Option<NonZeroU64>,
+    /// `retry_after_max`: a receiver that asks to be left alone is left alone no longer than that (1 h).
+    pub retry_after_max: Duration,
     /// `backoff`: the first wait after a `Retry`, doubled each time (1 s).
     pub backoff: Duration,
     /// `backoff_max`: the longest such wait (5 min).
@@ -126,6 +137,11 @@ impl Default for TargetOptions {
             connect_timeout: Duration::from_secs(5),
             in_flight: IN_FLIGHT,
             batch: Some(BATCH),
+            batch_bytes: None,
+            linger: None,
+            rate: None,
+            rate_bytes: None,
+            retry_after_max: Duration::from_secs(3600),
             backoff: Duration::from_secs(1),
             backoff_max: Duration::from_secs(300),
             trial_backoff: Duration::from_millis(500),
@@ -147,12 +163,17 @@ impl Default for TargetOptions {
 }
 
 /// The keys of [`TargetOptions`], in the order of its fields.
-pub const OPTION_KEYS: [&str; 21] = [
+pub const OPTION_KEYS: [&str; 26] = [
     "format",
     "timeout",
     "connect_timeout",
     "in_flight",
     "batch",
+    "batch_bytes",
+    "linger",
+    "rate",
+    "rate_bytes",
+    "retry_after_max",
     "backoff",
     "backoff_max",
     "trial_backoff",
@@ -184,6 +205,11 @@ impl TargetOptions {
             "connect_timeout" => self.connect_timeout = duration(value)?,
             "in_flight" => self.in_flight = number(value)?,
             "batch" => self.batch = Some(number(value)?),
+            "batch_bytes" => self.batch_bytes = Some(size(value)?),
+            "linger" => self.linger = Some(duration(value)?),
+            "rate" => self.rate = Some(number(value)?),
+            "rate_bytes" => self.rate_bytes = Some(size(value)?),
+            "retry_after_max" => self.retry_after_max = duration(value)?,
             "backoff" => self.backoff = duration(value)?,
             "backoff_max" => self.backoff_max = duration(value)?,
             "trial_backoff" => self.trial_backoff = duration(value)?,

@@ -17,7 +17,7 @@ use outhaul_store::event::TargetName;
 use outhaul_store::{FailedFull, FailedOptions, Lease, QueueSettings, Store, StoreError, WhenFull};
 use outhaul_target::{FailedCompat, Target};
 use outhaul_writer::Writer;
-use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, broadcast, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -53,6 +53,8 @@ pub(crate) struct Manager {
     pub(crate) lease: Arc<dyn Lease>,
     reject_hold: Option<u32>,
     random: Mutex<fastrand::Rng>,
+    /// Shared by all targets: one for each `deliver` call.
+    permits: Arc<Semaphore>,
     /// Who gets new events. It is replaced as a whole. An admission reads it until its events are with the writer, so
     /// that after a change none is under way with the names of before; nobody waits for anything under it.
     routes: RwLock<Arc<[TargetName]>>,
@@ -165,6 +167,7 @@ impl Manager {
         lease: Arc<dyn Lease>,
         reject_hold: Option<u32>,
         random: fastrand::Rng,
+        permits: Arc<Semaphore>,
         targets: Vec<TargetSpec>,
     ) -> Result<Arc<Self>, StoreError> {
         let paused = store.memo(PAUSED_MEMO).await?.unwrap_or_default();
@@ -178,6 +181,7 @@ impl Manager {
             lease,
             reject_hold,
             random: Mutex::new(random),
+            permits,
             routes: RwLock::new(Arc::new([])),
             slots: Mutex::default(),
             places: Mutex::default(),
@@ -311,6 +315,7 @@ impl Manager {
             options: spec.options.clone(),
             reject_hold: self.reject_hold,
             random: lock(&self.random).fork(),
+            permits: Arc::clone(&self.permits),
             log: Arc::clone(self.store.log()),
             lease: Arc::clone(&self.lease),
             failed: Arc::clone(self.store.failed()),

@@ -245,7 +245,7 @@ impl Manager {
     async fn closed_by(&self, uid: &Uid) -> Result<Option<LaneKey>, ChangeError> {
         let entry = self.store.failed().get(uid).await?;
         let rejected = entry.filter(|entry| entry.failure.rule == Rule::Rejected);
-        Ok(rejected.and_then(|entry| Some(LaneKey::Pid(entry.event.pid()?.into()))))
+        Ok(rejected.and_then(|entry| outhaul_store::pid_hash(&entry.event)).map(LaneKey::Pid))
     }
 
     async fn reopen(&self, name: &TargetName, lane: Option<LaneKey>) -> Result<(), ChangeError> {
@@ -254,6 +254,6 @@ impl Manager {
             // Whoever starts looks for itself.
             return Ok(());
         }
-        Ok(self.ask(name, |reply| Command::Reopen(lane.clone(), reply)).await??)
+        Ok(self.ask(name, |reply| Command::Reopen(lane, reply)).await??)
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::lanes::LaneKey;
 use super::moves::Move;
-use super::{Done, MOVE_BACKOFF, Worker, age};
+use super::{Done, Ended, MOVE_BACKOFF, Worker, age};
 use crate::notice::Notice;
 use crate::policy::Step;
 
@@ -22,17 +22,30 @@ impl Worker {
         let Ok(done) = done else { return Ok(()) };
         let now = Instant::now();
         match done {
-            Done::Delivered { sequences, trial, generation, results, abandoned } => {
-                self.running -= 1;
+            Done::Delivered { sequences, trial, generation, results, ended } => {
                 self.control.back(&sequences);
                 self.stale -= usize::from(generation < self.generation);
-                self.trial_running &= !trial;
-                if abandoned {
-                    tracing::warn!(target = %self.setup.name, "an attempt outlived twice its deadline and was dropped");
-                    self.abandoned += sequences.len() as u64;
+                self.landed(&sequences, trial);
+                match ended {
+                    Ended::Answered => {}
+                    Ended::Abandoned => {
+                        tracing::warn!(target = %self.setup.name, "an attempt outlived twice its deadline and was dropped");
+                        self.abandoned += sequences.len() as u64;
+                    }
+                    Ended::Panicked => {
+                        tracing::error!(target = %self.setup.name, "the target panicked: a defect of its code");
+                        self.panics += 1;
+                    }
                 }
+                // Whatever came of it, the process is still there.
+                self.suspects.retain(|sequence, _| !sequences.contains(sequence));
                 self.reached = true;
                 self.delivered(now, &sequences, trial, results);
+                Ok(())
+            }
+            Done::Unsent { sequences, trial } => {
+                self.landed(&sequences, trial);
+                self.lanes.untake(sequences.len());
                 Ok(())
             }
             Done::Probed { trial, result } => {
@@ -41,6 +54,15 @@ impl Worker {
                 Ok(())
             }
             Done::Moved { moves, results } => self.moved(now, moves, results).await,
+        }
+    }
+
+    fn landed(&mut self, sequences: &[u64], trial: bool) {
+        self.running -= 1;
+        self.trial_running &= !trial;
+        self.noted = false;
+        for sequence in sequences {
+            self.flying.remove(sequence);
         }
     }
 
@@ -75,6 +97,7 @@ impl Worker {
         let accusing = |result: &Result<(), DeliveryError>| {
             result.as_ref().is_err_and(|error| error.verdict() != Verdict::Reject)
         };
+        let mixed = sequences.len() > 1 && results.iter().any(Result::is_ok);
         let whole = sequences.len() > 1 && results.iter().all(accusing);
         if whole {
             self.policy.batch_failed(sequences.len());
@@ -91,8 +114,8 @@ impl Worker {
         let mut blocked: HashSet<LaneKey> = HashSet::new();
         let mut moving: HashSet<LaneKey> = HashSet::new();
         for (&sequence, result) in sequences.iter().zip(results) {
-            let Some(lane) = self.lanes.get(sequence).map(|entry| entry.lane.clone()) else { continue };
-            let action = lanes.entry(lane.clone()).or_default();
+            let Some(lane) = self.lanes.get(sequence).map(|entry| entry.lane) else { continue };
+            let action = lanes.entry(lane).or_default();
             match result {
                 Ok(()) => self.book_delivery(sequence),
                 Err(error) => {
@@ -107,7 +130,7 @@ impl Worker {
                         blocked.insert(lane);
                         continue;
                     }
-                    match self.book_failure(now, sequence, &lane, trial, &error) {
+                    match self.book_failure(now, sequence, &lane, (trial, mixed), &error) {
                         Some(wait) => {
                             *action = wait;
                             blocked.insert(lane);
@@ -123,14 +146,15 @@ impl Worker {
             match wait {
                 // Its move ends first.
                 _ if moving.contains(&lane) => {}
-                Some(wait) => self.lanes.wait(&lane, now + wait),
-                None => self.lanes.rest(&lane),
+                Some(wait) => self.lanes.wait(lane, now + wait),
+                None => self.lanes.rest(lane),
             }
         }
     }
 
     fn book_delivery(&mut self, sequence: u64) {
-        if self.policy.delivered() {
+        let far = self.lanes.get(sequence).is_some_and(|entry| entry.far);
+        if self.policy.delivered(far) {
             (self.stale, self.generation) = (self.running, self.generation + 1);
             tracing::info!(target = %self.setup.name, "the target takes events again");
             self.tell(Notice::Resumed { target: self.setup.name.clone() });
@@ -139,6 +163,7 @@ impl Worker {
         self.last_success = Some(SystemTime::now());
         self.last_reason = "reachable";
         let Some(entry) = self.lanes.end(sequence) else { return };
+        self.lanes.proven(entry.lane);
         self.tell(Notice::Delivered { uid: entry.place.uid.clone(), dedup_id: entry.dedup_id });
         self.settlements.push(Settlement { place: entry.place, outcome: Outcome::Delivered });
     }
@@ -150,13 +175,14 @@ impl Worker {
         now: Instant,
         sequence: u64,
         lane: &LaneKey,
-        trial: bool,
+        (trial, mixed): (bool, bool),
         error: &DeliveryError,
     ) -> Option<Option<Duration>> {
         let held = self.policy.hold().map(|hold| hold.cause);
         let entry = self.lanes.get_mut(sequence)?;
         let age = age(entry.admitted_at);
-        let step = self.policy.failed(now, (sequence, lane), &mut entry.history.tried, age, trial, error);
+        let step =
+            self.policy.failed(now, (sequence, lane), &mut entry.history.tried, age, (trial, mixed), error);
         let (uid, place, attempts) =
             (entry.place.uid.clone(), entry.place.clone(), entry.history.tried.attempts);
         if held != self.policy.hold().map(|hold| hold.cause) {
@@ -246,12 +272,12 @@ impl Worker {
         for (lane, rule) in lanes {
             let stops = self.setup.options.on_reject == OnReject::StopPid && rule == Rule::Rejected;
             if stops && matches!(lane, LaneKey::Pid(_)) {
-                self.lanes.close(&lane);
+                self.lanes.close(lane);
                 self.closed.insert(lane);
             } else {
-                self.lanes.rest(&lane);
+                self.lanes.rest(lane);
                 if self.closed.contains(&lane) {
-                    self.lanes.close_idle(&lane);
+                    self.lanes.close_idle(lane);
                 }
             }
         }

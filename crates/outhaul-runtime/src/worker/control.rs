@@ -180,7 +180,7 @@ impl Worker {
             }
             Command::Discard(sequence, asked) => self.discard(sequence, asked).await?,
             Command::Reopen(lane, asked) => {
-                let done = self.reopen_lane(&lane).await;
+                let done = self.reopen_lane(lane).await;
                 reply(asked, done);
             }
             Command::Know(sequences, asked) => {
@@ -197,7 +197,7 @@ impl Worker {
             return Ok(Retried::InFlight);
         }
         let (place, lane, attempts) = match self.lanes.get(sequence) {
-            Some(entry) => (entry.place.clone(), entry.lane.clone(), entry.history.tried.attempts),
+            Some(entry) => (entry.place.clone(), entry.lane, entry.history.tried.attempts),
             None => {
                 let Some(entry) = self.find(sequence).await? else { return Ok(Retried::NotFound) };
                 let lane = lane(&entry);
@@ -208,8 +208,8 @@ impl Worker {
             let outcome = Outcome::Retry(RetryState { attempts, not_before: SystemTime::now() });
             self.settlements.push(Settlement { place, outcome });
         }
-        if self.lanes.first(&lane) == Some(sequence) {
-            self.lanes.hurry(&lane);
+        if self.lanes.first(lane) == Some(sequence) {
+            self.lanes.hurry(lane);
         }
         Ok(Retried::Cleared)
     }
@@ -221,23 +221,23 @@ impl Worker {
     ) -> Result<(), StoreError> {
         let place = match self.lanes.get(sequence) {
             Some(entry) => {
-                let lane = entry.lane.clone();
+                let lane = entry.lane;
                 let busy = self.control.is_busy(sequence);
                 let Some(entry) = (!busy).then(|| self.lanes.remove(sequence)).flatten() else {
                     self.control.discards.entry(sequence).or_default().push(asked);
                     return Ok(());
                 };
                 if self.closed.contains(&lane) {
-                    self.lanes.close_idle(&lane);
+                    self.lanes.close_idle(lane);
                 }
                 entry.place
             }
             None => match self.find(sequence).await {
                 Ok(Some(entry)) => {
                     let lane = lane(&entry);
-                    if self.lanes.first(&lane) == Some(sequence) {
+                    if self.lanes.first(lane) == Some(sequence) {
                         // It is looked for, and found to be gone.
-                        self.lanes.hurry(&lane);
+                        self.lanes.hurry(lane);
                     }
                     entry.place
                 }
@@ -275,12 +275,12 @@ impl Worker {
     }
 
     /// A person decided about a rejected entry: its lane goes on, unless another one of its pid is there.
-    async fn reopen_lane(&mut self, lane: &LaneKey) -> Result<(), StoreError> {
-        if !self.closed.contains(lane) {
+    async fn reopen_lane(&mut self, lane: LaneKey) -> Result<(), StoreError> {
+        if !self.closed.contains(&lane) {
             return Ok(());
         }
         self.closed = self.closed_lanes().await?;
-        if !self.closed.contains(lane) {
+        if !self.closed.contains(&lane) {
             self.lanes.open(lane);
         }
         Ok(())
@@ -302,7 +302,7 @@ impl Worker {
             in_flight: self.control.in_flight.contains(&sequence),
             attempts: history.map(|history| history.tried.attempts),
             suspect: history.is_some_and(|history| history.tried.suspect),
-            next_attempt: entry.and_then(|entry| self.lanes.waits_until(&entry.lane, sequence)),
+            next_attempt: entry.and_then(|entry| self.lanes.waits_until(entry.lane, sequence)),
             last_error,
         })
     }

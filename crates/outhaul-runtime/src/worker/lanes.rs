@@ -1,36 +1,50 @@
 //! The window of a worker: one FIFO lane per pid, and which of them can send.
 //!
-//! A lane's first entry is loaded; behind one that waits, the others are only sequences (eight bytes each) and are
-//! read again when their turn comes. When very many lanes wait, their first entries are unloaded as well. So neither
-//! ten thousand events of a stuck pid nor ten thousand stuck pids take the window from the others.
+//! A lane's first entries are loaded; behind one that waits, the others are only sequences (eight bytes each) and are
+//! read again when their turn comes. When very many lanes wait, their first entries are unloaded as well. A lane knows
+//! its pid by the hash that the store's footers have, so entries can also be taken up that nobody has read yet. So
+//! neither ten thousand events of a stuck pid nor ten thousand stuck pids take the window from the others. Two pids of
+//! one hash share a lane: they wait for each other, and nothing is sent out of order.
+//!
+//! ```text
+//! loaded, loaded, | skipped, skipped, skipped, … | lost: known from its first sequence on, found again by a scan
+//! ```
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use outhaul_store::event::{DedupId, Event};
-use outhaul_store::{Entry, Place};
+use outhaul_store::{Entry, Place, ScanRow, pid_hash};
 use tokio::time::Instant;
 
-use crate::policy::Tried;
+use crate::policy::{Pick, Tried};
 
 /// Loaded entries of one lane: a pid with a long backlog leaves the window to the others.
 pub(crate) const LANE_LOADED_MAX: usize = 256;
+/// Entries kept as a sequence. What comes behind is found again by a scan.
+pub(crate) const SKIPPED_MAX: usize = 1_000_000;
+/// Pids that are known at the same time; nothing is read ahead beyond them.
+pub(crate) const LANES_MAX: usize = 1 << 17;
 
 /// With more than this loaded, lanes that cannot send keep nothing loaded.
 const CROWDED_ENTRIES: usize = 2048;
 const CROWDED_BYTES: usize = 8 << 20;
 
 /// What an entry queues behind: its pid, or nothing at all.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum LaneKey {
-    Pid(Arc<str>),
+    Pid(u64),
     Alone(u64),
 }
 
 impl LaneKey {
     pub(crate) fn of(event: &Event, sequence: u64) -> Self {
-        event.pid().map_or(Self::Alone(sequence), |pid| Self::Pid(pid.into()))
+        pid_hash(event).map_or(Self::Alone(sequence), Self::Pid)
+    }
+
+    pub(crate) fn of_row(row: &ScanRow) -> Self {
+        row.pid_hash.map_or(Self::Alone(row.sequence), Self::Pid)
     }
 }
 
@@ -43,6 +57,8 @@ pub(crate) struct Pending {
     pub(crate) admitted_at: SystemTime,
     pub(crate) lane: LaneKey,
     pub(crate) history: History,
+    /// Loaded ahead of its turn, from the far end.
+    pub(crate) far: bool,
 }
 
 /// What became of an entry so far. It is kept when the entry is unloaded.
@@ -69,38 +85,77 @@ impl Pending {
     }
 }
 
+/// Which of the lanes that can send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// Its first entry never failed.
+    Fresh,
+    /// As `Fresh`, and the last one of this lane was delivered.
+    Proven,
+    /// Its first entry failed before.
+    Again,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// In `ready`, under its first sequence.
-    Ready,
-    /// In `waiting`, under this instant.
+    Ready(Class),
+    /// In `waiting`, until this instant.
     Waiting(Instant),
     /// Some of its first entries are with the target or on their way to the failed store.
     Busy,
     /// Nothing goes on before a person decides.
     Closed,
-    /// Its next entry has to be read again.
+    /// Its next entry has to be read (again); in `fetch`, or in `lost`.
     Fetch,
 }
 
 #[derive(Debug)]
 struct Lane {
-    loaded: VecDeque<u64>,
-    skipped: VecDeque<u64>,
+    entries: VecDeque<u64>,
+    /// So many of them, the first ones, are loaded.
+    loaded: usize,
+    /// The first entry that is not kept in `entries`, or 0.
+    lost: u64,
     state: State,
-    /// That of the first skipped entry, which was loaded before.
+    /// That of the first entry behind the loaded ones, which was loaded before.
     unloaded: Option<Box<History>>,
+    proven: bool,
+}
+
+impl Lane {
+    fn new() -> Self {
+        let (entries, state) = (VecDeque::new(), State::Busy);
+        Self { entries, loaded: 0, lost: 0, state, unloaded: None, proven: false }
+    }
+
+    fn first_loaded(&self) -> Option<u64> {
+        self.entries.front().copied().filter(|_| self.loaded > 0)
+    }
+
+    fn first_skipped(&self) -> Option<u64> {
+        self.entries.get(self.loaded).copied()
+    }
+
+    fn first(&self) -> Option<u64> {
+        self.entries.front().copied()
+    }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
     entries: BTreeMap<u64, Pending>,
     lanes: HashMap<LaneKey, Lane>,
-    ready: BTreeMap<u64, LaneKey>,
-    waiting: BTreeMap<(Instant, u64), LaneKey>,
-    fetch: BTreeMap<u64, LaneKey>,
+    /// By class.
+    ready: [BTreeMap<u64, LaneKey>; 3],
+    waiting: BTreeMap<(Instant, LaneKey), ()>,
+    /// Lanes to be read, and those of them that were delivered to.
+    fetch: [BTreeMap<u64, LaneKey>; 2],
+    lost: BTreeMap<u64, LaneKey>,
     skipped: usize,
     bytes: usize,
+    far: usize,
+    far_bytes: usize,
     busy: usize,
     /// Lanes that are closed.
     closed: usize,
@@ -115,8 +170,14 @@ impl Lanes {
         self.bytes
     }
 
-    pub(crate) fn skipped(&self) -> usize {
-        self.skipped
+    /// Loaded entries that came from the far end, and their bytes.
+    pub(crate) fn far(&self) -> (usize, usize) {
+        (self.far, self.far_bytes)
+    }
+
+    /// Whether another entry may be taken up that is not loaded.
+    pub(crate) fn has_room_for_skipped(&self) -> bool {
+        self.lanes.len() < LANES_MAX
     }
 
     pub(crate) fn get(&self, sequence: u64) -> Option<&Pending> {
@@ -137,93 +198,182 @@ impl Lanes {
     ) {
         let sequence = entry.place.uid.sequence;
         let key = LaneKey::of(&event, sequence);
-        let lane = self.lanes.entry(key.clone()).or_insert_with(|| Lane {
-            loaded: VecDeque::new(),
-            skipped: VecDeque::new(),
-            state: State::Busy,
-            unloaded: None,
-        });
-        let first = lane.loaded.is_empty() && lane.skipped.is_empty();
-        let waits = !lane.skipped.is_empty() || matches!(lane.state, State::Waiting(_) | State::Closed);
-        if !first && (waits || lane.loaded.len() >= LANE_LOADED_MAX) {
-            lane.skipped.push_back(sequence);
-            self.skipped += 1;
-            return;
+        let lane = self.lanes.entry(key).or_insert_with(Lane::new);
+        let first = lane.entries.is_empty() && lane.lost == 0;
+        let waits = lane.entries.len() > lane.loaded || lane.lost > 0;
+        let waits = waits || matches!(lane.state, State::Waiting(_) | State::Closed);
+        if !first && (waits || lane.loaded >= LANE_LOADED_MAX) {
+            return self.skip(key, sequence);
         }
-        lane.loaded.push_back(sequence);
-        self.load(key.clone(), entry, event, History::new(tried));
+        lane.entries.push_back(sequence);
+        lane.loaded += 1;
+        self.load(key, entry, event, History::new(tried), false);
         if first {
             match not_before {
-                Some(at) => self.wait(&key, at),
-                None => self.rest(&key),
+                Some(at) => self.wait(key, at),
+                None => self.rest(key),
             }
         }
     }
 
-    fn load(&mut self, lane: LaneKey, entry: Entry, event: Arc<Event>, history: History) {
-        self.bytes += entry.place.bytes() as usize;
-        let Entry { place, dedup_id, admitted_at, .. } = entry;
-        let sequence = place.uid.sequence;
-        self.entries.insert(sequence, Pending { place, dedup_id, event, admitted_at, lane, history });
-    }
-
-    /// The first sequence that has to be read again, if any.
-    pub(crate) fn to_fetch(&self) -> Option<u64> {
-        self.fetch.keys().next().copied()
-    }
-
-    /// Takes an entry that was read again, if its lane wants it now.
-    pub(crate) fn fetched(&mut self, entry: Entry, event: Arc<Event>, tried: Tried) {
-        let sequence = entry.place.uid.sequence;
-        let key = LaneKey::of(&event, sequence);
-        let Some(lane) = self.lanes.get_mut(&key) else { return };
-        let full = lane.loaded.len() >= LANE_LOADED_MAX;
-        if full
-            || lane.skipped.front() != Some(&sequence)
-            || matches!(lane.state, State::Waiting(_) | State::Closed)
-        {
+    /// Puts an entry that was not read behind the others of its lane.
+    pub(crate) fn skip(&mut self, key: LaneKey, sequence: u64) {
+        let full = self.skipped >= SKIPPED_MAX;
+        let new = !self.lanes.contains_key(&key);
+        let lane = self.lanes.entry(key).or_insert_with(Lane::new);
+        if lane.lost > 0 {
             return;
         }
-        lane.skipped.pop_front();
-        lane.loaded.push_back(sequence);
+        if full && !new {
+            lane.lost = sequence;
+            return;
+        }
+        lane.entries.push_back(sequence);
+        self.skipped += 1;
+        if new {
+            self.rest(key);
+        }
+    }
+
+    fn load(&mut self, lane: LaneKey, entry: Entry, event: Arc<Event>, history: History, far: bool) {
+        self.bytes += entry.place.bytes() as usize;
+        if far {
+            self.far += 1;
+            self.far_bytes += entry.place.bytes() as usize;
+        }
+        let Entry { place, dedup_id, admitted_at, .. } = entry;
+        let sequence = place.uid.sequence;
+        self.entries.insert(sequence, Pending { place, dedup_id, event, admitted_at, lane, history, far });
+    }
+
+    fn drop_entry(&mut self, sequence: u64) -> Option<Pending> {
+        let pending = self.entries.remove(&sequence)?;
+        self.bytes -= pending.place.bytes() as usize;
+        if pending.far {
+            self.far -= 1;
+            self.far_bytes -= pending.place.bytes() as usize;
+        }
+        Some(pending)
+    }
+
+    /// The first sequence that has to be read (again), if any.
+    pub(crate) fn to_fetch(&self) -> Option<u64> {
+        self.fetch.iter().filter_map(|lanes| lanes.keys().next().copied()).min()
+    }
+
+    /// As `to_fetch`, of the lanes that were delivered to.
+    pub(crate) fn proven_to_fetch(&self) -> Option<u64> {
+        self.fetch[1].keys().next().copied()
+    }
+
+    fn no_fetch(&mut self, sequence: u64) -> Option<LaneKey> {
+        let [others, proven] = &mut self.fetch;
+        others.remove(&sequence).or_else(|| proven.remove(&sequence))
+    }
+
+    /// The last but some of the sequences that have to be read: where to read from, to have the far end.
+    pub(crate) fn far_end(&self, count: usize) -> Option<u64> {
+        self.fetch[0].keys().rev().take(count).next_back().copied()
+    }
+
+    pub(crate) fn last_to_fetch(&self) -> Option<u64> {
+        self.fetch[0].keys().next_back().copied()
+    }
+
+    /// A lane whose next entries have to be found by a scan, and the first of them.
+    pub(crate) fn to_find(&self) -> Option<(LaneKey, u64)> {
+        self.lost.first_key_value().map(|(&sequence, &key)| (key, sequence))
+    }
+
+    /// What a scan found of a lane; `lost`: the first one behind these, or 0.
+    pub(crate) fn found(&mut self, key: LaneKey, sequences: &[u64], lost: u64) {
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        self.lost.remove(&lane.lost);
+        lane.entries.extend(sequences);
+        lane.lost = lost;
+        self.skipped += sequences.len();
+        if lane.state == State::Fetch {
+            self.rest(key);
+        }
+    }
+
+    /// Takes an entry that was read again, if its lane wants it now; `anyway`: also if the lane waits. Returns whether
+    /// it was wanted.
+    pub(crate) fn fetched(
+        &mut self,
+        entry: Entry,
+        event: Arc<Event>,
+        (tried, not_before): (Tried, Option<Instant>),
+        (far, anyway): (bool, bool),
+    ) -> bool {
+        let sequence = entry.place.uid.sequence;
+        let key = LaneKey::of(&event, sequence);
+        let Some(lane) = self.lanes.get_mut(&key) else { return false };
+        let waits = matches!(lane.state, State::Waiting(_) | State::Closed) && !anyway;
+        if lane.loaded >= LANE_LOADED_MAX || lane.first_skipped() != Some(sequence) || waits {
+            return false;
+        }
+        lane.loaded += 1;
         self.skipped -= 1;
         let start = lane.state == State::Fetch;
+        // What is remembered in the store counts for an entry that nobody has seen in this life.
+        let not_before = not_before.filter(|_| lane.unloaded.is_none());
         let history = lane.unloaded.take().map_or_else(|| History::new(tried), |history| *history);
-        self.load(key.clone(), entry, event, history);
+        self.load(key, entry, event, history, far);
         if start {
-            self.fetch.remove(&sequence);
-            self.rest(&key);
+            self.no_fetch(sequence);
+            match not_before {
+                Some(at) => self.wait(key, at),
+                None => self.rest(key),
+            }
         }
+        true
     }
 
     /// An entry that was to be read again is not there any more.
     pub(crate) fn vanished(&mut self, sequence: u64) {
-        let Some(key) = self.fetch.remove(&sequence) else { return };
+        let Some(key) = self.no_fetch(sequence) else { return };
         if let Some(lane) = self.lanes.get_mut(&key) {
-            lane.skipped.pop_front();
+            lane.entries.pop_front();
             lane.unloaded = None;
             self.skipped -= 1;
-            self.rest(&key);
+            self.rest(key);
         }
     }
 
-    /// The first entries of the lanes that can send, oldest first.
-    pub(crate) fn ready(&self) -> impl Iterator<Item = u64> {
-        self.ready.keys().copied()
+    /// How many entries could be sent now, counted up to a bound.
+    pub(crate) fn ready_entries(&self, max: usize) -> usize {
+        let lanes = self.ready.iter().flat_map(BTreeMap::values).take(max);
+        lanes.filter_map(|key| self.lanes.get(key)).map(|lane| lane.loaded).sum()
     }
 
     pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.is_empty()
+        self.ready.iter().any(|class| !class.is_empty())
     }
 
-    /// Takes entries off the front of a ready lane, which is busy until each of them is ended or back: one, and more
-    /// up to both bounds.
+    /// The first entries of some lanes that can send, in the order in which they are to be taken.
+    pub(crate) fn pick(&self, pick: Pick, max: usize) -> Vec<u64> {
+        let [fresh, proven, again] = &self.ready;
+        let (fresh, proven, again) = (fresh.keys().copied(), proven.keys().copied(), again.keys().copied());
+        match pick {
+            Pick::Oldest => merge(fresh, proven).chain(again).take(max).collect(),
+            Pick::Proven => proven.chain(fresh).chain(again).take(max).collect(),
+            Pick::Far => proven.chain(fresh.rev()).chain(again).take(max).collect(),
+            Pick::Again => again.chain(merge(fresh, proven)).take(max).collect(),
+        }
+    }
+
+    /// Takes entries off the front of a lane, whatever it waits for; it is busy until each of them is ended or back: one,
+    /// and more up to both bounds.
     pub(crate) fn take(&mut self, first: u64, entries_max: usize, bytes_max: usize) -> Vec<u64> {
-        let Some(key) = self.ready.remove(&first) else { return Vec::new() };
-        let Some(lane) = self.lanes.get_mut(&key) else { return Vec::new() };
-        lane.state = State::Busy;
+        let Some(key) = self.entries.get(&first).map(|entry| entry.lane) else { return Vec::new() };
+        let is_first = self.lanes.get(&key).is_some_and(|lane| lane.first_loaded() == Some(first));
+        if !is_first || !self.make_busy(key) {
+            return Vec::new();
+        }
+        let Some(lane) = self.lanes.get(&key) else { return Vec::new() };
         let (mut taken, mut bytes) = (Vec::new(), 0);
-        for &sequence in &lane.loaded {
+        for &sequence in lane.entries.iter().take(lane.loaded) {
             let Some(entry) = self.entries.get(&sequence) else { break };
             bytes += entry.place.bytes() as usize;
             // A suspect travels alone.
@@ -242,22 +392,23 @@ impl Lanes {
 
     /// Takes a lane's first entry, whatever the lane is waiting for.
     pub(crate) fn take_any(&mut self, sequence: u64) -> bool {
-        let Some(key) = self.entries.get(&sequence).map(|entry| entry.lane.clone()) else { return false };
+        !self.take(sequence, 1, usize::MAX).is_empty()
+    }
+
+    /// Takes a lane out of whatever it waits in; false if it is busy, or has to be read first.
+    fn make_busy(&mut self, key: LaneKey) -> bool {
         let Some(lane) = self.lanes.get_mut(&key) else { return false };
-        if lane.loaded.front() != Some(&sequence) {
-            return false;
-        }
         match lane.state {
-            State::Ready => self.ready.remove(&sequence),
-            State::Waiting(at) => self.waiting.remove(&(at, sequence)),
-            State::Closed => {
-                self.closed -= 1;
-                None
+            State::Ready(class) => {
+                lane.first().and_then(|first| self.ready[class as usize].remove(&first));
             }
+            State::Waiting(at) => {
+                self.waiting.remove(&(at, key));
+            }
+            State::Closed => self.closed -= 1,
             State::Busy | State::Fetch => return false,
-        };
+        }
         lane.state = State::Busy;
-        self.busy += 1;
         true
     }
 
@@ -268,13 +419,27 @@ impl Lanes {
 
     /// An entry that was taken has left the queue.
     pub(crate) fn end(&mut self, sequence: u64) -> Option<Pending> {
-        let pending = self.entries.remove(&sequence)?;
-        self.bytes -= pending.place.bytes() as usize;
+        let pending = self.drop_entry(sequence)?;
         self.busy -= 1;
-        if let Some(lane) = self.lanes.get_mut(&pending.lane) {
-            lane.loaded.retain(|other| *other != sequence);
+        if let Some(lane) = self.lanes.get_mut(&pending.lane)
+            && let Some(at) = lane.entries.iter().take(lane.loaded).position(|other| *other == sequence)
+        {
+            lane.entries.remove(at);
+            lane.loaded -= 1;
         }
         Some(pending)
+    }
+
+    /// The target took an entry of this lane.
+    pub(crate) fn proven(&mut self, key: LaneKey) {
+        if let Some(lane) = self.lanes.get_mut(&key) {
+            lane.proven = true;
+        }
+    }
+
+    /// Whether what was sent last of this lane was delivered.
+    pub(crate) fn is_proven(&self, key: LaneKey) -> bool {
+        self.lanes.get(&key).is_some_and(|lane| lane.proven)
     }
 
     /// Entries that were taken stay; what becomes of their lane is told by [`rest`](Self::rest) or another.
@@ -283,50 +448,70 @@ impl Lanes {
     }
 
     /// A busy lane can send again, or is over.
-    pub(crate) fn rest(&mut self, key: &LaneKey) {
-        let Some(lane) = self.lanes.get_mut(key) else { return };
-        if let Some(&first) = lane.loaded.front() {
-            lane.state = State::Ready;
-            self.ready.insert(first, key.clone());
-        } else if let Some(&first) = lane.skipped.front() {
+    pub(crate) fn rest(&mut self, key: LaneKey) {
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        if let Some(first) = lane.first_loaded() {
+            let failed = self.entries.get(&first).is_some_and(|entry| !entry.history.tried.is_fresh());
+            lane.proven &= !failed;
+            let class = match (failed, lane.proven) {
+                (true, _) => Class::Again,
+                (false, true) => Class::Proven,
+                (false, false) => Class::Fresh,
+            };
+            lane.state = State::Ready(class);
+            self.ready[class as usize].insert(first, key);
+        } else if let Some(first) = lane.first_skipped() {
             lane.state = State::Fetch;
-            self.fetch.insert(first, key.clone());
+            self.fetch[usize::from(lane.proven)].insert(first, key);
+        } else if lane.lost > 0 {
+            lane.state = State::Fetch;
+            self.lost.insert(lane.lost, key);
         } else {
-            self.lanes.remove(key);
+            self.lanes.remove(&key);
         }
     }
 
     /// A busy lane waits. All but its first entry are forgotten but for their place.
-    pub(crate) fn wait(&mut self, key: &LaneKey, until: Instant) {
-        let Some(lane) = self.lanes.get_mut(key) else { return };
-        let Some(&first) = lane.loaded.front() else { return self.rest(key) };
+    pub(crate) fn wait(&mut self, key: LaneKey, until: Instant) {
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        if lane.loaded == 0 {
+            return self.rest(key);
+        }
         lane.state = State::Waiting(until);
-        self.waiting.insert((until, first), key.clone());
+        self.waiting.insert((until, key), ());
         self.unload(key, usize::from(!self.is_crowded()));
     }
 
     /// A busy lane sends nothing more.
-    pub(crate) fn close(&mut self, key: &LaneKey) {
-        let Some(lane) = self.lanes.get_mut(key) else { return };
+    pub(crate) fn close(&mut self, key: LaneKey) {
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        if lane.entries.is_empty() && lane.lost == 0 {
+            self.lanes.remove(&key);
+            return;
+        }
         lane.state = State::Closed;
         self.closed += 1;
         self.unload(key, usize::from(!self.is_crowded()));
     }
 
     /// A lane that nothing was taken from sends nothing more.
-    pub(crate) fn close_idle(&mut self, key: &LaneKey) {
-        let Some(lane) = self.lanes.get(key) else { return };
-        let Some(&first) = lane.loaded.front() else { return };
+    pub(crate) fn close_idle(&mut self, key: LaneKey) {
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
         match lane.state {
-            State::Ready => self.ready.remove(&first),
-            State::Waiting(at) => self.waiting.remove(&(at, first)),
-            State::Busy | State::Closed | State::Fetch => return,
-        };
+            State::Busy | State::Closed => return,
+            State::Fetch => {
+                let first = lane.first().unwrap_or(lane.lost);
+                lane.state = State::Busy;
+                self.no_fetch(first);
+                self.lost.remove(&first);
+            }
+            State::Ready(_) | State::Waiting(_) => drop(self.make_busy(key)),
+        }
         self.close(key);
     }
 
-    pub(crate) fn is_closed(&self, key: &LaneKey) -> bool {
-        self.lanes.get(key).is_some_and(|lane| lane.state == State::Closed)
+    pub(crate) fn is_closed(&self, key: LaneKey) -> bool {
+        self.lanes.get(&key).is_some_and(|lane| lane.state == State::Closed)
     }
 
     fn is_crowded(&self) -> bool {
@@ -334,30 +519,30 @@ impl Lanes {
     }
 
     /// Forgets all but the first entries of a lane that is not busy, but for their places.
-    fn unload(&mut self, key: &LaneKey, keep: usize) {
-        let Some(lane) = self.lanes.get_mut(key) else { return };
-        while lane.loaded.len() > keep {
-            let Some(last) = lane.loaded.pop_back() else { return };
-            lane.skipped.push_front(last);
-            self.skipped += 1;
-            if let Some(entry) = self.entries.remove(&last) {
-                self.bytes -= entry.place.bytes() as usize;
-                lane.unloaded = Some(Box::new(entry.history));
-            }
+    fn unload(&mut self, key: LaneKey, keep: usize) {
+        let Some(lane) = self.lanes.get_mut(&key) else { return };
+        let (from, to) = (keep.min(lane.loaded), lane.loaded);
+        lane.loaded = from;
+        let gone: Vec<u64> = lane.entries.range(from..to).copied().collect();
+        self.skipped += gone.len();
+        let mut first = None;
+        for sequence in gone.into_iter().rev() {
+            first = self.drop_entry(sequence);
         }
-        if keep > 0 {
-            lane.unloaded = None;
+        if let Some(lane) = self.lanes.get_mut(&key)
+            && to > from
+        {
+            lane.unloaded = first.filter(|_| keep == 0).map(|pending| Box::new(pending.history));
         }
     }
 
     /// Makes ready what has waited long enough.
     pub(crate) fn wake(&mut self, now: Instant) {
-        while let Some((&(at, first), _)) = self.waiting.first_key_value()
+        while let Some((&(at, key), ())) = self.waiting.first_key_value()
             && at <= now
         {
-            if let Some(key) = self.waiting.remove(&(at, first)) {
-                self.rest(&key);
-            }
+            self.waiting.remove(&(at, key));
+            self.rest(key);
         }
     }
 
@@ -370,21 +555,58 @@ impl Lanes {
         self.waiting.len() + self.closed
     }
 
+    /// The first entry of a lane that is not busy, loaded or not.
+    pub(crate) fn front(&self, key: LaneKey) -> Option<u64> {
+        self.lanes.get(&key).filter(|lane| lane.state != State::Busy).and_then(Lane::first)
+    }
+
+    /// Whether a lane is known.
+    pub(crate) fn has(&self, key: LaneKey) -> bool {
+        self.lanes.contains_key(&key)
+    }
+
+    pub(crate) fn is_waiting(&self, key: LaneKey) -> bool {
+        self.lanes.get(&key).is_some_and(|lane| matches!(lane.state, State::Waiting(_)))
+    }
+
+    /// The first entries, loaded or not, of all lanes that are not busy, oldest first.
+    pub(crate) fn all_fronts(&self) -> Vec<u64> {
+        let idle = self.lanes.values().filter(|lane| lane.state != State::Busy);
+        let mut fronts: Vec<u64> = idle.filter_map(Lane::first).collect();
+        fronts.sort_unstable();
+        fronts
+    }
+
+    /// How many entries from the first of an idle lane on come before a sequence.
+    pub(crate) fn count_before(&self, first: u64, until: u64) -> usize {
+        let lane = self.entries.get(&first).and_then(|entry| self.lanes.get(&entry.lane));
+        lane.map_or(0, |lane| lane.entries.partition_point(|&sequence| sequence < until))
+    }
+
     /// Loaded entries that are first in their lane and not taken, oldest first.
-    pub(crate) fn idle_fronts(&self) -> impl DoubleEndedIterator<Item = &Pending> {
+    pub(crate) fn idle_fronts(&self) -> impl Iterator<Item = &Pending> {
         self.entries.values().filter(|entry| {
             self.lanes.get(&entry.lane).is_some_and(|lane| {
-                lane.state != State::Busy && lane.loaded.front() == Some(&entry.sequence())
+                lane.state != State::Busy && lane.first_loaded() == Some(entry.sequence())
             })
         })
     }
 
-    /// The oldest, or the youngest, loaded entry that is first in its lane, not taken, in a lane that is not closed,
-    /// and of use.
-    pub(crate) fn idle(&self, usable: impl Fn(&Pending) -> bool, youngest: bool) -> Option<u64> {
-        let mut fronts = self.idle_fronts().filter(|entry| !self.is_closed(&entry.lane) && usable(entry));
-        let found = if youngest { fronts.next_back() } else { fronts.next() };
-        found.map(Pending::sequence)
+    /// The oldest loaded entry that is first in its lane, not taken, in a lane that is not closed, and of use.
+    pub(crate) fn idle(&self, usable: impl Fn(&Pending) -> bool) -> Option<u64> {
+        let mut fronts = self.idle_fronts().filter(|entry| !self.is_closed(entry.lane) && usable(entry));
+        fronts.next().map(Pending::sequence)
+    }
+
+    /// The oldest, or the youngest, loaded entry that never failed, can be sent, and is of use.
+    pub(crate) fn fresh(&self, youngest: bool, usable: impl Fn(u64) -> bool) -> Option<u64> {
+        let [fresh, proven, _] = &self.ready;
+        let each = [fresh, proven].map(|class| {
+            let mut sequences = class.keys().copied();
+            if youngest { sequences.rfind(|s| usable(*s)) } else { sequences.find(|s| usable(*s)) }
+        });
+        let each = each.into_iter().flatten();
+        if youngest { each.max() } else { each.min() }
     }
 
     /// When the oldest loaded entry was admitted.
@@ -393,51 +615,59 @@ impl Lanes {
     }
 
     /// The first entry of a lane, loaded or not.
-    pub(crate) fn first(&self, key: &LaneKey) -> Option<u64> {
-        let lane = self.lanes.get(key)?;
-        lane.loaded.front().or(lane.skipped.front()).copied()
+    pub(crate) fn first(&self, key: LaneKey) -> Option<u64> {
+        self.lanes.get(&key)?.first()
     }
 
     /// Until when an entry that is first in its lane waits.
-    pub(crate) fn waits_until(&self, key: &LaneKey, sequence: u64) -> Option<Instant> {
-        match self.lanes.get(key)?.state {
+    pub(crate) fn waits_until(&self, key: LaneKey, sequence: u64) -> Option<Instant> {
+        match self.lanes.get(&key)?.state {
             State::Waiting(until) if self.first(key) == Some(sequence) => Some(until),
             _ => None,
         }
     }
 
-    /// Takes an entry out that nobody works on, wherever in its lane it stands. None: somebody does.
+    /// Takes a loaded entry out that nobody works on, wherever in its lane it stands. None: somebody does.
     pub(crate) fn remove(&mut self, sequence: u64) -> Option<Pending> {
-        let key = self.entries.get(&sequence)?.lane.clone();
+        let key = self.entries.get(&sequence)?.lane;
         let lane = self.lanes.get_mut(&key)?;
-        if lane.loaded.front() == Some(&sequence) {
+        if lane.first_loaded() == Some(sequence) {
             if !self.take_any(sequence) {
                 return None;
             }
             let removed = self.end(sequence);
-            self.rest(&key);
+            self.rest(key);
             return removed;
         }
-        lane.loaded.retain(|other| *other != sequence);
-        let removed = self.entries.remove(&sequence)?;
-        self.bytes -= removed.place.bytes() as usize;
-        Some(removed)
+        let at = lane.entries.iter().take(lane.loaded).position(|other| *other == sequence)?;
+        lane.entries.remove(at);
+        lane.loaded -= 1;
+        self.drop_entry(sequence)
     }
 
     /// A lane that waits for its next attempt waits no longer.
-    pub(crate) fn hurry(&mut self, key: &LaneKey) {
-        let (Some(first), Some(lane)) = (self.first(key), self.lanes.get(key)) else { return };
-        if let State::Waiting(at) = lane.state {
-            self.waiting.remove(&(at, first));
+    pub(crate) fn hurry(&mut self, key: LaneKey) {
+        if let Some(State::Waiting(at)) = self.lanes.get(&key).map(|lane| lane.state) {
+            self.waiting.remove(&(at, key));
             self.rest(key);
         }
     }
 
     /// A lane that waited for a person goes on.
-    pub(crate) fn open(&mut self, key: &LaneKey) {
+    pub(crate) fn open(&mut self, key: LaneKey) {
         if self.is_closed(key) {
             self.closed -= 1;
             self.rest(key);
         }
     }
+}
+
+/// Joins two ascending rows.
+fn merge(a: impl Iterator<Item = u64>, b: impl Iterator<Item = u64>) -> impl Iterator<Item = u64> {
+    let (mut a, mut b) = (a.peekable(), b.peekable());
+    std::iter::from_fn(move || match (a.peek(), b.peek()) {
+        (Some(first), Some(second)) if second < first => b.next(),
+        (Some(_), _) => a.next(),
+        (None, _) => b.next(),
+    })
 }

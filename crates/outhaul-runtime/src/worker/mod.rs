@@ -3,16 +3,19 @@
 //! It sleeps until something is appended, an attempt ends, a lane or a trial is due, or it is told to stop. Awake, it
 //! reads ahead into its [`lanes`], asks the [`policy`](crate::policy) what may be sent, sends that, and books what
 //! came back. All state is the task's own; it shares a status for others to look at, and nothing waits under a lock.
-//! Sending is in `send`, booking in `book`, the way to the failed store in `moves`.
+//! Reading is in `window`, sending in `send`, booking in `book`, the way to the failed store in `moves`, and what comes
+//! first after a crash in `suspects`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use outhaul_store::event::TargetName;
-use outhaul_store::{AppendError, Entry, FailedEntry, FailedStore, Lease, Log, Rule, Settlement, StoreError};
-use outhaul_target::{Capabilities, DeliveryError, ErrorKind, OnReject, Target, TargetOptions, WhenFull};
-use tokio::sync::{broadcast, mpsc, watch};
+use outhaul_store::{
+    AppendError, Entry, FailedEntry, FailedStore, Lease, Log, Rule, Settlement, StoreError, pid_hash,
+};
+use outhaul_target::{Capabilities, DeliveryError, ErrorKind, OnReject, Target, TargetOptions};
+use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -25,21 +28,15 @@ pub(crate) mod control;
 pub(crate) mod lanes;
 mod moves;
 mod send;
+mod suspects;
+mod window;
 
 use control::{Command, Control};
-use lanes::{LANE_LOADED_MAX, LaneKey, Lanes};
+use lanes::{LaneKey, Lanes};
 use moves::{Move, Moves};
 
-/// Bounds of the window.
-const WINDOW_ENTRIES_MAX: usize = 4096;
-const WINDOW_BYTES_MAX: usize = 32 << 20;
-/// Entries whose pid waits, kept as a sequence.
-const SKIPPED_MAX: usize = 1_000_000;
-/// What one read brings.
-const READ_ENTRIES_MAX: usize = 1024;
-const READ_BYTES_MAX: usize = 4 << 20;
-/// After a read that failed.
-const READ_BACKOFF: Duration = Duration::from_secs(1);
+/// A page of the failed store, and what is evicted at once.
+const PAGE: usize = 1024;
 /// After a move that failed.
 const MOVE_BACKOFF: Duration = Duration::from_secs(1);
 
@@ -57,6 +54,8 @@ pub(crate) struct Setup {
     /// Grows whenever an entry leaves a queue.
     pub(crate) changes: watch::Sender<u64>,
     pub(crate) status: Arc<Mutex<WorkerStatus>>,
+    /// What all targets share: a permit for each `deliver`.
+    pub(crate) permits: Arc<Semaphore>,
     /// Set once to the time by which attempts in flight are to be ended.
     pub(crate) stop: watch::Receiver<Option<Instant>>,
     /// What a person asks for.
@@ -72,7 +71,12 @@ enum Done {
         trial: bool,
         generation: u64,
         results: Vec<Result<(), DeliveryError>>,
-        abandoned: bool,
+        ended: Ended,
+    },
+    /// The stop came while it waited for a permit.
+    Unsent {
+        sequences: Vec<u64>,
+        trial: bool,
     },
     Probed {
         trial: bool,
@@ -84,6 +88,15 @@ enum Done {
     },
 }
 
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Answered,
+    /// It outlived twice its deadline and was dropped.
+    Abandoned,
+    Panicked,
+}
+
 struct Worker {
     setup: Setup,
     capabilities: Capabilities,
@@ -92,11 +105,16 @@ struct Worker {
     moves: Moves,
     tasks: JoinSet<Done>,
     appended: watch::Receiver<u64>,
-    /// Everything up to here was read.
+    /// Everything up to here is known.
     cursor: u64,
     /// Whether there may be more to read.
     more: bool,
+    /// There is more to be looked at than one round may.
+    unfinished: bool,
+    reading: window::Reading,
     read_not_before: Option<Instant>,
+    /// A batch that is not full waits, or the rate lets nothing out, until then.
+    send_not_before: Option<Instant>,
     /// The failed store refused: not again before.
     moves_not_before: Option<Instant>,
     /// Attempts that run, a trial included.
@@ -110,8 +128,16 @@ struct Worker {
     settlements: Vec<Settlement>,
     control: Control,
     closed: HashSet<LaneKey>,
+    /// What is with the target; `noted`: the store knows.
+    flying: BTreeSet<u64>,
+    noted: bool,
+    /// Entries that were with the target when the process ended; they are sent first, alone.
+    suspects: BTreeMap<u64, LaneKey>,
+    /// So many attempts more wait until the store has them noted.
+    careful: u32,
     retried: u64,
     abandoned: u64,
+    panics: u64,
     last_error: Option<String>,
     last_reason: &'static str,
     last_good: bool,
@@ -137,6 +163,14 @@ pub(crate) async fn run(setup: Setup) -> Result<(), StoreError> {
         appended,
         cursor: 0,
         more: true,
+        unfinished: false,
+        reading: window::Reading::default(),
+        send_not_before: None,
+        flying: BTreeSet::new(),
+        noted: true,
+        suspects: BTreeMap::new(),
+        careful: 0,
+        panics: 0,
         read_not_before: None,
         moves_not_before: None,
         running: 0,
@@ -157,6 +191,7 @@ pub(crate) async fn run(setup: Setup) -> Result<(), StoreError> {
         setup,
     };
     worker.closed = worker.closed_lanes().await?;
+    worker.find_suspects().await?;
     if !worker.control.paused {
         worker.probe(false);
     }
@@ -177,11 +212,12 @@ impl Worker {
             // A lane that wakes may have to be read again, so this comes first.
             self.lanes.wake(now);
             self.read(now).await?;
-            self.evict(now);
+            self.evict(now).await?;
             if !self.control.paused {
                 self.send(now);
             }
-            self.show_state();
+            self.note_flying()?;
+            self.show_state(now);
             // A pause does nothing about what is due already.
             let due = self.next_due(now).filter(|&due| due > now || !self.control.paused);
             tokio::select! {
@@ -190,6 +226,7 @@ impl Worker {
                 _ = stop.changed() => {}
                 Some(command) = self.setup.commands.recv() => self.command(command, now).await?,
                 _ = self.appended.changed() => self.more = true,
+                () = tokio::task::yield_now(), if self.unfinished => {}
                 () = tokio::time::sleep_until(due.unwrap_or(now)), if due.is_some() => {}
             }
             // Whatever else has ended meanwhile is booked in one go.
@@ -238,133 +275,11 @@ impl Worker {
         }
         let mut after = 0;
         loop {
-            let page = self.setup.failed.list(&self.setup.name, after, READ_ENTRIES_MAX).await?;
+            let page = self.setup.failed.list(&self.setup.name, after, PAGE).await?;
             let Some(last) = page.last() else { return Ok(closed) };
             after = last.uid.sequence;
             let rejected = page.iter().filter(|entry| entry.failure.rule == Rule::Rejected);
-            closed.extend(rejected.filter_map(|entry| Some(LaneKey::Pid(entry.event.pid()?.into()))));
-        }
-    }
-
-    /// Reads ahead as far as the window allows.
-    async fn read(&mut self, now: Instant) -> Result<(), StoreError> {
-        if self.read_not_before.is_some_and(|at| at > now) {
-            return Ok(());
-        }
-        self.read_not_before = None;
-        while self.has_room()
-            && let Some(first) = self.lanes.to_fetch()
-        {
-            let Some(batch) = self.read_from(first - 1, LANE_LOADED_MAX, now).await? else { return Ok(()) };
-            if batch.0.first().map(|entry| entry.place.uid.sequence) != Some(first) {
-                self.lanes.vanished(first);
-            }
-            for entry in batch.0 {
-                match entry.event.clone() {
-                    Ok(event) => {
-                        let (tried, _) = tried(&entry, now, self.setup.options.backoff_max);
-                        let key = LaneKey::of(&event, entry.place.uid.sequence);
-                        self.lanes.fetched(entry, event, tried);
-                        if self.closed.contains(&key) {
-                            self.lanes.close_idle(&key);
-                        }
-                    }
-                    Err(unreadable) if entry.place.uid.sequence == first => {
-                        self.lanes.vanished(first);
-                        self.moves.add_unreadable(entry, &unreadable);
-                    }
-                    // It comes first in its lane some time.
-                    Err(_) => {}
-                }
-            }
-        }
-        while self.more && self.has_room() && self.lanes.skipped() < SKIPPED_MAX {
-            self.appended.borrow_and_update();
-            let room = (WINDOW_ENTRIES_MAX - self.lanes.loaded()).min(READ_ENTRIES_MAX);
-            let Some((entries, next)) = self.read_from(self.cursor, room, now).await? else { return Ok(()) };
-            self.more = !entries.is_empty();
-            self.cursor = next;
-            for entry in entries {
-                self.push(entry, now);
-            }
-        }
-        Ok(())
-    }
-
-    fn has_room(&self) -> bool {
-        self.lanes.loaded() < WINDOW_ENTRIES_MAX && self.lanes.bytes() < WINDOW_BYTES_MAX
-    }
-
-    /// None: the read failed, and is to be tried again later.
-    async fn read_from(
-        &mut self,
-        after: u64,
-        entries_max: usize,
-        now: Instant,
-    ) -> Result<Option<(Vec<Entry>, u64)>, StoreError> {
-        let bytes_max = READ_BYTES_MAX.min(WINDOW_BYTES_MAX - self.lanes.bytes());
-        match self.setup.lease.read(&self.setup.name, after, entries_max, bytes_max).await {
-            Ok(read) => Ok(Some((read.entries, read.next))),
-            Err(error @ (StoreError::Fenced(_) | StoreError::Closed | StoreError::UnknownQueue(_))) => {
-                Err(error)
-            }
-            Err(error) => {
-                tracing::error!(target = %self.setup.name, %error, "the queue cannot be read");
-                self.last_error = Some(error.to_string());
-                self.last_reason = "store_failed";
-                self.last_good = false;
-                self.read_not_before = Some(now + READ_BACKOFF);
-                Ok(None)
-            }
-        }
-    }
-
-    fn push(&mut self, entry: Entry, now: Instant) {
-        let (tried, not_before) = tried(&entry, now, self.setup.options.backoff_max);
-        match entry.event.clone() {
-            Ok(event) => {
-                let key = LaneKey::of(&event, entry.place.uid.sequence);
-                self.lanes.push(entry, event, tried, not_before);
-                if self.closed.contains(&key) {
-                    self.lanes.close_idle(&key);
-                }
-            }
-            Err(unreadable) => self.moves.add_unreadable(entry, &unreadable),
-        }
-    }
-
-    /// Moves out what is too much for the queue, or too old.
-    fn evict(&mut self, now: Instant) {
-        // A limit that was lowered under waiting entries refuses new ones, no more.
-        let excess = match self.setup.options.when_full {
-            WhenFull::Overflow => self.setup.log.excess(&self.setup.name),
-            WhenFull::Refuse | WhenFull::Shed => 0,
-        };
-        let excess = excess.saturating_sub(self.moves.overflowing());
-        let mut excess = usize::try_from(excess).unwrap_or(usize::MAX).min(READ_ENTRIES_MAX);
-        while excess > 0 {
-            let Some(first) = self.lanes.idle_fronts().next().map(lanes::Pending::sequence) else { break };
-            let mut taken = self.lanes.take(first, excess, usize::MAX);
-            if taken.is_empty() && self.lanes.take_any(first) {
-                taken.push(first);
-            }
-            excess = excess.saturating_sub(taken.len()).min(if taken.is_empty() { 0 } else { usize::MAX });
-            for sequence in taken {
-                self.give_up(sequence, Rule::Overflow, None);
-            }
-        }
-        if self.setup.options.age_max.is_some() {
-            let old = self.lanes.idle_fronts().filter(|entry| self.policy.expires(age(entry.admitted_at)));
-            let old: Vec<u64> = old.map(lanes::Pending::sequence).collect();
-            for sequence in
-                old.into_iter().filter(|&sequence| self.lanes.take_any(sequence)).collect::<Vec<_>>()
-            {
-                self.give_up(sequence, Rule::Expired, None);
-            }
-        }
-        if self.moves_not_before.is_none_or(|at| at <= now) {
-            self.moves_not_before = None;
-            self.start_moves();
+            closed.extend(rejected.filter_map(|entry| pid_hash(&entry.event).map(LaneKey::Pid)));
         }
     }
 
@@ -444,13 +359,15 @@ impl Worker {
             let oldest = self.lanes.idle_fronts().map(|entry| entry.admitted_at).min()?;
             self.policy.expires(max).then(|| now + max.saturating_sub(age(oldest)))
         });
-        [self.lanes.next_due(), trial, expiry, self.read_not_before, self.moves_not_before]
+        // Nothing is sent before the trial, whatever else is due.
+        let lanes = self.lanes.next_due().filter(|_| trial.is_none());
+        [lanes, trial, expiry, self.read_not_before, self.send_not_before, self.moves_not_before]
             .into_iter()
             .flatten()
             .min()
     }
 
-    fn show_state(&self) {
+    fn show_state(&self, now: Instant) {
         let state = match self.policy.hold().map(|hold| hold.cause) {
             _ if self.control.paused => State::Paused,
             Some(Cause::Throttled) => State::Throttled,
@@ -458,10 +375,23 @@ impl Worker {
             None if self.reached => State::Running,
             None => State::Starting,
         };
-        self.show(state);
+        self.show_due(state, self.expected(now));
+    }
+
+    /// By when something is to happen here, if anything is to.
+    fn expected(&self, now: Instant) -> Option<Instant> {
+        if self.running > 0 {
+            // What outlives twice its deadline is dropped.
+            return Some(now + self.setup.options.timeout.saturating_mul(2));
+        }
+        self.next_due(now).or_else(|| (self.lanes.has_ready() || self.unfinished).then_some(now))
     }
 
     fn show(&self, state: State) {
+        self.show_due(state, None);
+    }
+
+    fn show_due(&self, state: State, due: Option<Instant>) {
         let hold = self.policy.hold();
         let status = WorkerStatus {
             kind: self.setup.target.kind(),
@@ -471,6 +401,8 @@ impl Worker {
             stuck: self.lanes.stuck(),
             retried: self.retried,
             abandoned: self.abandoned,
+            panics: self.panics,
+            due,
             oldest: self.lanes.oldest(),
             next_trial: hold.map(|hold| hold.until),
             last_error: self.last_error.clone(),

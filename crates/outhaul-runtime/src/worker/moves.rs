@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use outhaul_store::{Entry, FailedEntry, Failure, Place, Rule, Unreadable, unix_millis};
+use outhaul_store::{Entry, FailedEntry, Failure, Place, Rule, unix_millis};
 use outhaul_target::DeliveryError;
 
 use super::lanes::Pending;
@@ -57,8 +57,28 @@ impl Moves {
         });
     }
 
-    pub(crate) fn add_unreadable(&mut self, entry: Entry, unreadable: &Unreadable) {
-        let Some(copy) = FailedEntry::unreadable(&entry, unreadable, SystemTime::now()) else { return };
+    /// Of an entry that is not to be sent: it is unreadable, or suspected of having crashed the process.
+    pub(crate) fn add_unsent(&mut self, entry: Entry) {
+        let (crashes, now) = (entry.crashes, SystemTime::now());
+        let copy = match &entry.event {
+            Err(unreadable) => FailedEntry::unreadable(&entry, unreadable, now),
+            Ok(event) => {
+                let rule = Rule::CrashSuspect;
+                let failure = Failure {
+                    rule,
+                    class: rule.as_str().to_owned(),
+                    detail: format!("the process ended {crashes} times while it was being delivered"),
+                    attempts: entry.retry.map_or(0, |retry| retry.attempts).max(crashes),
+                    first_attempt_ms: None,
+                    last_attempt_ms: None,
+                    failed_ms: unix_millis(now),
+                };
+                let (uid, admitted_ms) = (entry.place.uid.clone(), unix_millis(entry.admitted_at));
+                let (dedup_id, event) = (entry.dedup_id, Arc::clone(event));
+                Some(FailedEntry { uid, dedup_id, event, admitted_ms, failure })
+            }
+        };
+        let Some(copy) = copy else { return };
         self.pending.push(Move { place: entry.place, entry: copy });
     }
 

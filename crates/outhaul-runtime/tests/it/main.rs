@@ -4,11 +4,14 @@
 
 mod blame;
 mod delivery;
+mod far;
 mod gate;
 mod health;
 mod histories;
 mod lifecycle;
 mod moves;
+mod poisons;
+mod promises;
 mod random;
 mod support;
 mod traps;

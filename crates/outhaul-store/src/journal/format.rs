@@ -9,7 +9,7 @@ use outhaul_event::wire::{Reader, put_bytes, put_varint};
 use outhaul_event::{DecodeError, Event, fnv1a64};
 use smallvec::SmallVec;
 
-use crate::log::RetryState;
+use crate::log::{RetryState, pid_hash};
 use crate::queue::{QueueId, Runs};
 
 /// The version of everything in this file.
@@ -444,7 +444,7 @@ impl EventRecord<'_> {
 
     /// Hashes of the pid (0 without one) and of the `dedup_id`.
     pub(crate) fn hashes(&self) -> (u64, u64) {
-        (self.event.pid().map_or(0, |pid| fnv1a64(pid.as_bytes())), fnv1a64(&self.dedup_id.to_bytes()))
+        (pid_hash(self.event).unwrap_or(0), fnv1a64(&self.dedup_id.to_bytes()))
     }
 }
 
@@ -496,7 +496,7 @@ impl StoredEvent {
             reader.varint().ok()?;
         }
         let pid = Event::peek_pid(&body[reader.position()..]).ok()?;
-        Some((pid.map_or(0, |pid| fnv1a64(pid.as_bytes())), fnv1a64(dedup_id)))
+        Some((pid.map_or(0, |pid| fnv1a64(pid.as_bytes()).max(1)), fnv1a64(dedup_id)))
     }
 
     /// The position alone.

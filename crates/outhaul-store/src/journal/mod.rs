@@ -35,7 +35,7 @@ use crate::error::{AppendError, StoreError};
 use crate::fs::{FileSystem, FsKind};
 use crate::log::{
     Admission, Durability, Input, Lease, Log, OpenReport, QueueSettings, QueueStats, ReadBatch, Receipt,
-    Settlement, Shards,
+    Scan, Settlement, Shards,
 };
 use crate::queue::SharedQueues;
 
@@ -52,6 +52,7 @@ mod mend;
 mod merge;
 #[cfg(all(test, outhaul_model, feature = "testkit"))]
 mod model;
+mod peek;
 mod progress;
 mod read;
 mod recover;
@@ -150,6 +151,8 @@ struct Shared {
     inner: Mutex<Inner>,
     wake: Condvar,
     queues: SharedQueues,
+    /// The process before this one did not close it.
+    unclean: bool,
     /// The epoch of the newest lease.
     epoch: AtomicU64,
     bytes_default: u64,
@@ -238,6 +241,7 @@ impl Journal {
             input,
             report,
             damaged,
+            clean,
             ..
         } = recovery.run()?;
         if report.torn_bytes > 0 {
@@ -255,6 +259,7 @@ impl Journal {
         let kind = fs.kind(dir).map_err(StoreError::io("look at the file system of", dir))?;
         tell_kind(kind, dir);
         // Neither is anything written to a segment behind a clean end.
+        let unclean = !clean && !segments.is_empty();
         let inner = Inner { segments, spares, input, marked: read_only, ..Inner::default() };
         let core = Core::new(&queues, next_sequence, next_number, next_base);
         let shared = Arc::new_cyclic(|me| Shared {
@@ -264,6 +269,7 @@ impl Journal {
             inner: Mutex::new(inner),
             wake: Condvar::new(),
             queues: SharedQueues::new(queues),
+            unclean,
             epoch: AtomicU64::new(epoch),
             bytes_default: (space.total / 4).min(10 << 30),
             report: Mutex::new(report),
@@ -343,6 +349,11 @@ impl Journal {
         bytes_max: usize,
     ) -> Result<ReadBatch, StoreError> {
         self.shared.read(queue, after, entries_max, bytes_max)
+    }
+
+    /// As [`Lease::scan`], in the calling thread.
+    pub fn scan_sync(&self, queue: &TargetName, after: u64, rows_max: usize) -> Result<Scan, StoreError> {
+        self.shared.scan(queue, after, rows_max)
     }
 
     /// As [`Lease::settle`]: nothing waits.
@@ -515,6 +526,10 @@ impl Log for Journal {
         inner.segment_mut(uid.sequence).map(|segment| Segment::file_name(segment.number))
     }
 
+    fn ended_unclean(&self) -> bool {
+        self.shared.unclean
+    }
+
     fn failure(&self) -> Option<StoreError> {
         lock(&self.shared.inner).failure.clone()
     }
@@ -581,6 +596,19 @@ impl Lease for JournalLease {
         let (shared, queue) = (Arc::clone(&self.shared), queue.clone());
         let read = tokio::task::spawn_blocking(move || shared.read(&queue, after, entries_max, bytes_max));
         read.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    async fn scan(&self, queue: &TargetName, after: u64, rows_max: usize) -> Result<Scan, StoreError> {
+        self.check()?;
+        let (shared, queue) = (Arc::clone(&self.shared), queue.clone());
+        let scan = tokio::task::spawn_blocking(move || shared.scan(&queue, after, rows_max));
+        scan.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    fn crashed(&self, queue: &TargetName) -> Result<Vec<u64>, StoreError> {
+        self.check()?;
+        let queues = self.shared.queues.lock();
+        Ok(queues.get(queues.find(queue)?).crashes.keys().copied().collect())
     }
 
     async fn settle(&self, settlements: Vec<Settlement>) -> Result<(), StoreError> {

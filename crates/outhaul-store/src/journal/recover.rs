@@ -57,7 +57,7 @@ pub(crate) struct Recovered {
     /// What the checkpoint says of the segments, and which of them were removed since.
     listed: Vec<Listed>,
     removed: BTreeSet<u64>,
-    clean: bool,
+    pub(crate) clean: bool,
 }
 
 pub(crate) struct Recovery<'a> {

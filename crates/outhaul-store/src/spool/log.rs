@@ -164,6 +164,11 @@ impl Lease for SpoolLease {
         self.shared.note_in_flight(queue, sequences)
     }
 
+    fn crashed(&self, queue: &TargetName) -> Result<Vec<u64>, StoreError> {
+        self.shared.check_epoch(self.epoch)?;
+        self.shared.crashed(queue)
+    }
+
     fn watch(&self, queue: &TargetName) -> Result<watch::Receiver<u64>, StoreError> {
         self.shared.check_epoch(self.epoch)?;
         self.shared.watch(queue)

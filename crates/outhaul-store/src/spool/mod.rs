@@ -422,6 +422,11 @@ impl Shared {
         Ok(())
     }
 
+    fn crashed(&self, queue: &TargetName) -> Result<Vec<u64>, StoreError> {
+        let queues = self.queues.lock();
+        Ok(queues.get(queues.find(queue)?).crashes.keys().copied().collect())
+    }
+
     fn stats(&self) -> Vec<QueueStats> {
         self.queues.lock().stats()
     }

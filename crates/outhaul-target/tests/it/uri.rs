@@ -27,7 +27,8 @@ fn the_url_stays_byte_for_byte_without_the_options() {
 
 #[test]
 fn every_common_option_is_read() {
-    let query = "format=s3 timeout=1m connect_timeout=250ms in_flight=2 batch=3 backoff=2s backoff_max=1h \
+    let query = "format=s3 timeout=1m connect_timeout=250ms in_flight=2 batch=3 \
+                 batch_bytes=64KiB linger=20ms rate=50 rate_bytes=1MiB retry_after_max=10m backoff=2s backoff_max=1h \
                  trial_backoff=1s trial_backoff_max=2m attempts_max=9 age_max=3d on_exhausted=fail \
                  on_reject=stop_pid when_full=overflow queue_bytes=10GiB queue_entries=5 \
                  failed_entries=6 failed_bytes=7 failed_full=hold_target failed_expire_after=8s \
@@ -41,6 +42,11 @@ fn every_common_option_is_read() {
         connect_timeout: Duration::from_millis(250),
         in_flight: 2.try_into().unwrap(),
         batch: Some(3.try_into().unwrap()),
+        batch_bytes: Some(65_536.try_into().unwrap()),
+        linger: Some(Duration::from_millis(20)),
+        rate: Some(50.try_into().unwrap()),
+        rate_bytes: Some((1 << 20).try_into().unwrap()),
+        retry_after_max: Duration::from_secs(600),
         backoff: Duration::from_secs(2),
         backoff_max: Duration::from_secs(3_600),
         trial_backoff: Duration::from_secs(1),

@@ -1,0 +1,121 @@
+//! Looking ahead in a queue without reading its events: rows of the footers, and of the active segment its records.
+
+use std::io;
+
+use outhaul_event::TargetName;
+
+use super::footer::Footer;
+use super::format::{self, FLAG_HOLE, SEGMENT_HEADER, StoredEvent};
+use super::scan::{Scanner, Step};
+use super::segment::Segment;
+use super::{Shared, lock};
+use crate::error::StoreError;
+use crate::log::{Scan, ScanRow};
+use crate::queue::QueueId;
+
+struct Wanted {
+    id: QueueId,
+    from: u64,
+    rows_max: usize,
+    out: Scan,
+}
+
+impl Wanted {
+    /// Adds a row; false if there is no room for it.
+    fn take(&mut self, sequence: u64, pid_hash: u64) -> bool {
+        if self.out.rows.len() >= self.rows_max {
+            return false;
+        }
+        self.out.next = sequence;
+        self.out.rows.push(ScanRow { sequence, pid_hash: (pid_hash != 0).then_some(pid_hash) });
+        true
+    }
+}
+
+impl Shared {
+    pub(super) fn scan(&self, queue: &TargetName, after: u64, rows_max: usize) -> Result<Scan, StoreError> {
+        let id = self.queues.lock().find(queue)?;
+        let out = Scan { rows: Vec::new(), next: after };
+        let mut wanted = Wanted { id, from: 0, rows_max: rows_max.max(1), out };
+        loop {
+            let low = {
+                let queues = self.queues.lock();
+                let queue = queues.get(id);
+                if queue.waiting() == 0 {
+                    return Ok(wanted.out);
+                }
+                queue.settled.low_water()
+            };
+            wanted.from = low.max(wanted.out.next + 1);
+            let segment = {
+                let inner = lock(&self.inner);
+                let ahead = |segment: &&Segment| segment.end_sequence > wanted.from && segment.waits_for(id);
+                inner.segments.iter().find(ahead).cloned()
+            };
+            let Some(segment) = segment else { return Ok(wanted.out) };
+            let path = segment.path(&self.dir);
+            match self.scan_segment(&mut wanted, &segment) {
+                Ok(true) => wanted.out.next = wanted.out.next.max(segment.end_sequence - 1),
+                Ok(false) => return Ok(wanted.out),
+                // It was removed or used again: another one may hold what it held.
+                Err(_) if !self.still_there(segment.number) => {}
+                Err(error) => return Err(StoreError::io("read", &path)(error)),
+            }
+        }
+    }
+
+    /// The rows of one segment; false if there was no room for all of them.
+    fn scan_segment(&self, wanted: &mut Wanted, segment: &Segment) -> io::Result<bool> {
+        let file = self.fs.open(&segment.path(&self.dir), false)?;
+        let footer = match segment.footer {
+            true => Footer::read(&*file, segment.salt, file.len()?)?,
+            false => None,
+        };
+        if let Some(footer) = footer.filter(|footer| footer.end == segment.end)
+            && let Some(rows) = footer.rows(&*file)?
+        {
+            let queues = self.queues.lock();
+            let queue = queues.get(wanted.id);
+            let from = rows.partition_point(|row| row.sequence < wanted.from);
+            let id = wanted.id;
+            let own = rows[from..].iter().filter(|row| footer.queues(row).contains(&id));
+            for row in own.filter(|row| queue.wants(row.sequence)) {
+                if !wanted.take(row.sequence, row.pid_hash) {
+                    return Ok(false);
+                }
+            }
+            return Ok(true);
+        }
+        let offset = segment.offset_before(wanted.from, SEGMENT_HEADER).unwrap_or(SEGMENT_HEADER);
+        let mut scanner = Scanner::new(&*file, Some(segment.salt), offset, segment.end);
+        loop {
+            let header = match scanner.step()? {
+                Step::Batch { header, .. } if header.flags & FLAG_HOLE == 0 => header,
+                Step::Bad { .. } | Step::Tail { .. } if !self.still_there(segment.number) => {
+                    return Err(io::ErrorKind::NotFound.into());
+                }
+                Step::End { .. } | Step::Tail { .. } => return Ok(true),
+                // What is damaged is found, and told, when it is read.
+                Step::Batch { .. } | Step::Bad { .. } => continue,
+            };
+            let batch = scanner.batch();
+            let Ok(mut records) = format::records(&header, batch) else { continue };
+            {
+                let queues = self.queues.lock();
+                let queue = queues.get(wanted.id);
+                records.retain(|record| {
+                    record.sequence >= wanted.from
+                        && record.previous(wanted.id).is_some()
+                        && queue.wants(record.sequence)
+                });
+            }
+            for record in &records {
+                let pid_hash =
+                    record.body(batch).and_then(StoredEvent::peek_hashes).map_or(0, |(pid, _)| pid);
+                if !wanted.take(record.sequence, pid_hash) {
+                    return Ok(false);
+                }
+            }
+        }
+    }
+}
