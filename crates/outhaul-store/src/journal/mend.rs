@@ -69,8 +69,10 @@ impl Recovery<'_> {
                 true => format!("event {}", broken.sequence),
                 false => format!("a record of kind {:?}", broken.kind).to_lowercase(),
             };
-            let (offset, length) = (broken.offset, broken.length);
-            let quarantined = match self.verify {
+            // What is behind the end of the file cannot be copied.
+            let (offset, there) = (broken.offset, each.length.saturating_sub(broken.offset));
+            let length = broken.length.min(there);
+            let quarantined = match self.verify && length > 0 {
                 true => {
                     let bad = Bad { offset, end: offset + length, reason: "", unreadable: false };
                     self.quarantine(&file, &*each.file, &bad)?

@@ -263,6 +263,12 @@ impl Recovery<'_> {
         let cut = find_end(&*newest.file, &newest.segment, newest.length);
         let Cut { end, confirmed, torn, stale, unreadable } = cut.map_err(StoreError::io("read", &path))?;
         self.must_be_readable(unreadable, &path)?;
+        // Behind a clean end nothing was under way: what does not verify before it is damage.
+        let closed = EndMark::read(self.fs, self.dir).filter(|mark| mark.number == newest.segment.number);
+        if let Some(mark) = closed.filter(|mark| mark.end > end) {
+            newest.segment.end = mark.end;
+            return Ok(());
+        }
         newest.segment.end = end;
         report.torn_bytes += torn;
         if !self.read_only {

@@ -146,7 +146,7 @@ pub(super) fn survey(
 ) -> io::Result<Option<Survey>> {
     let mut out = Survey::default();
     let mut builder = FooterBuilder::default();
-    let limit = end.unwrap_or(file_length).min(file_length);
+    let limit = end.unwrap_or(file_length);
     let mut scanner = Scanner::new(file, Some(segment.salt), SEGMENT_HEADER, limit);
     let reached = loop {
         match scanner.step()? {
@@ -194,6 +194,10 @@ pub(super) fn survey(
             false => "bytes that are no batch, at the end of a sealed file",
         };
         out.bad.push(Bad { offset: reached, end, reason, unreadable });
+    }
+    if reached == limit && limit > file_length {
+        let reason = "the file is shorter than what was written to it";
+        out.bad.push(Bad { offset: file_length, end: limit, reason, unreadable: false });
     }
     out.unreadable = scanner.met_unreadable();
     let end = end.unwrap_or(reached);
