@@ -1,0 +1,159 @@
+//! Written by somebody who did not write the crate.
+
+use std::sync::{Arc, Mutex};
+
+use outhaul_writer::{LatchScope, OnFailure, WriterOptions};
+
+use crate::logged;
+use crate::support::*;
+
+#[tokio::test(start_paused = true)]
+async fn an_ordinary_latch_goes_with_a_held_minority() {
+    let options = WriterOptions { on_failure: OnFailure::StopPid, ..one_by_one(8) };
+    let sink = TestSink::held();
+    let writer = open(&sink, options);
+    sink.fail(0, [Fault::Permanent]);
+    drop(writer.try_admit(op("a", 0)).unwrap());
+    sink.entered(1).await;
+    drop(writer.try_admit_all(ops("a", 1..4)).unwrap());
+    while writer.try_admit(op("b", 9)).is_ok() {}
+    sink.go_on();
+    soon(writer.flush()).await.unwrap_err();
+    assert!(!writer.is_saturated());
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_latched_shards_the_slower_one_releases() {
+    let sink = TestSink::held();
+    let eight = shards(8);
+    let writer = open(&sink, WriterOptions { shards: eight, latch: LatchScope::Whole, ..one_by_one(64) });
+    let (busy, other) = (pid_of(3, eight), pid_of(5, eight));
+    drop(occupy(&sink, &writer, &busy).await);
+    drop(writer.try_admit(op(&other, 0)).unwrap());
+    sink.entered(2).await;
+    while writer.stats().depth < 8 {
+        drop(writer.try_admit(op(&busy, 1)).unwrap());
+    }
+    let mut sends: Vec<_> = (0..9).map(|n| Box::pin(writer.send(op(&other, n)))).collect();
+    for send in &mut sends[..8] {
+        assert!(!pending(send).await);
+    }
+    assert!(!writer.is_saturated(), "nobody had to wait yet");
+    writer.try_admit(op(&busy, 2)).unwrap_err();
+    assert!(pending(&mut sends[8]).await);
+    assert_eq!((writer.stats().latches, writer.stats().waiting), (1, 1));
+    sends.clear();
+    assert!(writer.is_saturated(), "both are full still");
+    sink.go_on();
+    soon(writer.flush()).await.unwrap();
+    assert_eq!((writer.is_saturated(), writer.stats().latches), (false, 1));
+    assert_eq!(logged::times("no longer saturated"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_are_told_to_both_of_two_flushes_and_to_no_third() {
+    let sink = TestSink::held();
+    let writer = open(&sink, WriterOptions { shards: shards(4), ..one_by_one(64) });
+    for n in 0..12 {
+        sink.fail(n, [Fault::Permanent]);
+        drop(writer.try_admit(op(&n.to_string(), n)).unwrap());
+    }
+    let mut all: Vec<_> = (0..3).map(|_| Box::pin(writer.flush())).collect();
+    let mut of_pid = Box::pin(writer.flush_pid("7"));
+    for flush in &mut all {
+        assert!(pending(flush).await);
+    }
+    assert!(pending(&mut of_pid).await);
+    drop(all.pop());
+    sink.go_on();
+    assert_eq!(soon(of_pid).await.unwrap_err().failed, 1);
+    for flush in all {
+        assert_eq!(soon(flush).await.unwrap_err().failed, 12);
+    }
+    soon(writer.flush()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn tickets_of_a_pid_resolve_in_order_under_retries() {
+    let sink = TestSink::new();
+    let writer = open(&sink, WriterOptions { batch_ops_max: count(3), ..WriterOptions::default() });
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..40 {
+        sink.fail(n, vec![Fault::Transient; (n % 3) as usize]);
+        if n % 7 == 6 {
+            sink.fail(n, [Fault::Permanent]);
+        }
+        let (ticket, order) = (writer.try_admit(op("a", n)).unwrap(), Arc::clone(&order));
+        tasks.spawn(async move {
+            let _ = ticket.await;
+            order.lock().unwrap().push(n);
+        });
+    }
+    soon(tasks.join_all()).await;
+    assert_eq!(*order.lock().unwrap(), (0..40).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_capacity_is_counted_through_cancellations_in_every_place() {
+    let sink = TestSink::held();
+    let writer = open(&sink, one_by_one(4));
+    drop(occupy(&sink, &writer, "x").await);
+    drop(writer.try_admit_all(ops("x", 0..4)).unwrap());
+    let mut sends: Vec<_> = (10..16).map(|n| Some(Box::pin(writer.send(op("a", n))))).collect();
+    for send in sends.iter_mut().flatten() {
+        assert!(pending(send).await);
+    }
+    sink.step().await;
+    sink.step().await;
+    // 10 and 11 have room. One with room, one in the middle, the last.
+    for gone in [0, 3, 5] {
+        sends[gone] = None;
+    }
+    assert_eq!((writer.stats().depth, writer.stats().waiting), (2, 1));
+    let mut left = sends.into_iter().flatten();
+    for _ in 0..2 {
+        drop(soon(left.next().unwrap()).await.unwrap());
+    }
+    assert_eq!((writer.stats().depth, writer.stats().waiting), (4, 1));
+    let mut last = left.next().unwrap();
+    assert!(pending(&mut last).await);
+    sink.go_on();
+    drop(soon(last).await.unwrap());
+    soon(writer.close()).await.unwrap();
+    assert_eq!(sink.applied_of("a"), [11, 12, 14]);
+    assert_eq!((writer.stats().depth, writer.stats().waiting, writer.stats().accepted), (0, 0, 8));
+}
+
+#[test]
+fn routing_of_two_pids_is_not_folded_to_32_bits() {
+    // 2^40 shards: the modulo is over all 64 bits.
+    let many = shards(1 << 40);
+    assert_eq!(outhaul_writer::shard_of("a", many), 0xaf63_dc4c_8601_ec8c % (1 << 40));
+    assert_eq!(outhaul_writer::shard_of("", many), 0xcbf2_9ce4_8422_2325 % (1 << 40));
+    assert_eq!(outhaul_writer::shard_of("order-1001", shards(u64::MAX)), 0x2e68_1292_c686_c08c);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_latch_waits_for_the_whole_though_its_shard_is_at_half() {
+    let sink = TestSink::held();
+    let two = shards(2);
+    let writer = open(&sink, WriterOptions { shards: two, ..one_by_one(8) });
+    let [busy, other] = [0, 1].map(|shard| pid_of(shard, two));
+    drop(occupy(&sink, &writer, &busy).await);
+    drop(writer.try_admit(op(&other, 0)).unwrap());
+    sink.entered(2).await;
+    for pid in [&busy, &other] {
+        drop(writer.try_admit_all(ops(pid, 1..5)).unwrap());
+    }
+    writer.try_admit(op(&busy, 9)).unwrap_err();
+    // They go in turns: the shard that latched is at its half when five of eight wait.
+    for left in (5..8).rev() {
+        sink.step().await;
+        settle().await;
+        assert_eq!((writer.stats().depth, writer.is_saturated()), (left, true));
+    }
+    sink.step().await;
+    settle().await;
+    assert_eq!((writer.stats().depth, writer.is_saturated()), (4, false));
+}
