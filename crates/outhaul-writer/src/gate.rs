@@ -421,6 +421,10 @@ impl<T> State<T> {
             self.deepen(shard, settled.retried, effects);
         }
         self.barriers.failed(&settled.failures);
+        if !settled.holds.is_empty() {
+            // The shard may be empty but for what is held now.
+            self.eased(shard, effects);
+        }
     }
 
     /// A shard ends with a backlog.
@@ -438,7 +442,6 @@ impl<T> State<T> {
         queue.depth -= waiting;
         queue.in_flight = 0;
         queue.applying_since = None;
-        queue.forget_held();
         self.counters.depth -= waiting.ops;
         self.counters.depth_bytes -= waiting.bytes;
         self.counters.failed += failures.count();

@@ -208,9 +208,11 @@ impl<T> ShardQueue<T> {
         self.wake()
     }
 
+    /// The task ends: it does no more errands, and nothing is held any more.
     pub(crate) fn end(&mut self) {
         self.ended = true;
         self.marks.clear();
+        self.held.clear();
     }
 
     pub(crate) fn is_held(&self, key: u64) -> bool {
@@ -250,11 +252,6 @@ impl<T> ShardQueue<T> {
         }
         self.released.push((key, epoch));
         self.wake()
-    }
-
-    /// Holds nothing any more: the shard ends.
-    pub(crate) fn forget_held(&mut self) {
-        self.held.clear();
     }
 
     pub(crate) fn enlist(&mut self, bytes: usize, waker: Waker) -> u64 {

@@ -1,8 +1,13 @@
 //! Written by somebody who did not write the crate.
 
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
-use outhaul_writer::{LatchScope, OnFailure, WriterOptions};
+use outhaul_writer::{
+    Answer, FailureKind, LatchScope, OnFailure, Operation, Sink, SinkError, WriteError, Writer,
+    WriterOptions, async_trait,
+};
 
 use crate::logged;
 use crate::support::*;
@@ -156,4 +161,165 @@ async fn the_latch_waits_for_the_whole_though_its_shard_is_at_half() {
     sink.step().await;
     settle().await;
     assert_eq!((writer.stats().depth, writer.is_saturated()), (4, false));
+}
+
+fn stop_pid() -> WriterOptions {
+    WriterOptions { on_failure: OnFailure::StopPid, ..one_by_one(8) }
+}
+
+// a bad (transiently failing) operation fails alone.
+#[tokio::test(start_paused = true)]
+async fn what_waits_behind_a_retry_does_not_end_with_it() {
+    let sink = TestSink::new();
+    let writer =
+        open(&sink, WriterOptions { retry_max: Duration::from_millis(300), ..WriterOptions::default() });
+    sink.fail(0, vec![Fault::Transient; 1_000]);
+    let mut outcomes = Vec::new();
+    for ticket in writer.try_admit_all(ops("a", 0..4)).unwrap() {
+        outcomes.push(soon(ticket).await);
+    }
+    let own = Err(WriteError::Sink { kind: FailureKind::Transient, error: Told(0) });
+    assert_eq!(outcomes, [own, Ok(1), Ok(2), Ok(3)]);
+}
+
+// holding makes the shard "empty but for what is held": a giant send that waits is granted.
+#[tokio::test(start_paused = true)]
+async fn a_giant_send_gets_its_room_when_the_rest_is_held() {
+    let sink = TestSink::held();
+    let writer = open(&sink, WriterOptions { bytes_max: count(10), ..stop_pid() });
+    sink.fail(0, [Fault::Permanent]);
+    drop(writer.try_admit(op("a", 0)).unwrap());
+    sink.entered(1).await;
+    drop(writer.try_admit_all(ops("a", 1..3)).unwrap());
+    let mut giant = Box::pin(writer.send(Op { bytes: 50, ..op("b", 9) }));
+    assert!(pending(&mut giant).await);
+    sink.go_on();
+    soon(soon(giant).await.unwrap()).await.unwrap();
+}
+
+// the same for the latch of an oversize refusal.
+#[tokio::test(start_paused = true)]
+async fn an_oversize_latch_goes_when_the_rest_is_held() {
+    let sink = TestSink::held();
+    let writer = open(&sink, stop_pid());
+    sink.fail(0, [Fault::Permanent]);
+    drop(writer.try_admit(op("a", 0)).unwrap());
+    sink.entered(1).await;
+    drop(writer.try_admit_all(ops("a", 1..3)).unwrap());
+    let group = writer.try_admit_all(ops("b", 10..30)).unwrap_err().ops;
+    sink.go_on();
+    soon(writer.flush()).await.unwrap_err();
+    settle().await;
+    assert!(!writer.is_saturated(), "{:?}", writer.stats());
+    drop(writer.try_admit_all(group).unwrap());
+}
+
+// order across a replaced operation that comes again.
+#[derive(Clone)]
+struct Set(u64, Option<&'static str>);
+impl Operation for Set {
+    fn pid(&self) -> Option<&str> {
+        Some("a")
+    }
+    fn bytes(&self) -> usize {
+        1
+    }
+}
+struct Keys {
+    bad: u64,
+    applied: Mutex<Vec<u64>>,
+}
+#[async_trait]
+impl Sink for Keys {
+    type Op = Set;
+    type Output = u64;
+    type Error = Told;
+    async fn apply(&self, _: u64, ops: &[Set]) -> Answer<u64, Told> {
+        let one = |op: &Set| {
+            if op.0 == self.bad {
+                return Err(SinkError::permanent(Told(op.0)));
+            }
+            self.applied.lock().unwrap().push(op.0);
+            Ok(op.0)
+        };
+        Answer::Each(ops.iter().map(one).collect())
+    }
+    fn coalesce_key<'a>(&self, op: &'a Set) -> Option<&'a [u8]> {
+        if op.0 == 666 {
+            panic!("a key of its own");
+        }
+        op.1.map(str::as_bytes)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_the_key_does_not_end_the_writer() {
+    let sink = Arc::new(Keys { bad: 0, applied: Mutex::default() });
+    let writer = Writer::open(Arc::clone(&sink), WriterOptions::default());
+    drop(writer.try_admit_all(vec![Set(666, None), Set(1, None)]).unwrap());
+    soon(writer.flush()).await.unwrap_err();
+    soon(writer.try_admit(Set(5, None)).unwrap()).await.unwrap();
+}
+
+// acknowledged while its shard ends.
+static ARMED: AtomicBool = AtomicBool::new(false);
+static HOOK: OnceLock<Writer<Hooked>> = OnceLock::new();
+struct HookOp(u64);
+impl Operation for HookOp {
+    fn pid(&self) -> Option<&str> {
+        if ARMED.load(Ordering::SeqCst) && self.0 > 0 && ARMED.swap(false, Ordering::SeqCst) {
+            // What another thread may do at this moment.
+            std::thread::spawn(|| HOOK.get().unwrap().acknowledge("a")).join().unwrap();
+        }
+        Some("a")
+    }
+    fn bytes(&self) -> usize {
+        1
+    }
+}
+struct Hooked;
+#[async_trait]
+impl Sink for Hooked {
+    type Op = HookOp;
+    type Output = ();
+    type Error = Told;
+    async fn apply(&self, _: u64, ops: &[HookOp]) -> Answer<(), Told> {
+        Answer::Each(ops.iter().map(|op| Err(SinkError::permanent(Told(op.0)))).collect())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acknowledgement_while_its_shard_ends_leaves_no_flush_hanging() {
+    let options = WriterOptions { on_failure: OnFailure::StopPid, ..WriterOptions::default() };
+    let writer = Writer::open(Arc::new(Hooked), options);
+    drop(HOOK.set(writer.clone()));
+    drop(writer.try_admit_all((0..3).map(HookOp).collect()).unwrap());
+    soon(writer.flush()).await.unwrap_err();
+    ARMED.store(true, Ordering::SeqCst);
+    soon(writer.close()).await.unwrap_err();
+    assert!(!ARMED.load(Ordering::SeqCst), "the hook ran");
+    let _report = soon(writer.flush()).await;
+}
+
+/// A transaction over a pid one of whose operations fails for good: what follows it was never tried.
+#[tokio::test(start_paused = true)]
+async fn what_is_held_has_its_own_time_for_retries() {
+    let sink = TestSink::held();
+    sink.atomic();
+    let options = WriterOptions {
+        on_failure: OnFailure::StopPid,
+        retry_max: std::time::Duration::from_millis(300),
+        ..WriterOptions::default()
+    };
+    let writer = open(&sink, options);
+    drop(occupy(&sink, &writer, "c").await);
+    sink.fail(0, vec![Fault::Transient; 100]);
+    sink.fail(1, vec![Fault::Transient; 3]);
+    drop(writer.try_admit_all(ops("a", 0..4)).unwrap());
+    sink.go_on();
+    let report = soon(writer.flush()).await.unwrap_err();
+    assert_eq!((report.failed, report.held), (1, 3));
+    writer.acknowledge("a");
+    soon(writer.flush()).await.unwrap();
+    assert_eq!(sink.applied_of("a"), [1, 2, 3]);
 }
