@@ -1,6 +1,6 @@
 //! The task of one shard: takes a batch, hands it to the sink, tells everybody what came of it.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -300,7 +300,7 @@ impl<S: Sink> Shard<S> {
     /// Fills the batch: with suspects while there are any.
     fn take(&mut self, at: Instant) -> Load {
         let options = &self.options;
-        let bound = Load { ops: options.batch_ops_max.get(), bytes: options.batch_bytes_max.get() };
+        let bound = Load { ops: options.batch_ops_max.get(), bytes: options.batch_bytes_max.get() as u128 };
         if self.lanes.are_idle() && self.suspects.is_empty() && !self.once {
             let (gate, arrived) = (&self.gate, &mut self.arrived);
             let taken = gate.step(|state, effects| state.take_all(self.index, bound, arrived, at, effects));
@@ -361,7 +361,8 @@ impl<S: Sink> Shard<S> {
     }
 
     /// As [`answer`](Self::answer), when operations were replaced: each of them shares the fate of the one that is in
-    /// its place, but for a permanent failure, which may be that one's alone.
+    /// its place, but for a permanent failure, which may be that one's alone. It is that of all when something of the
+    /// pid landed that was accepted behind them: they may not land behind it.
     fn answer_replaced(&mut self, results: &[ResultOf<S>], now: Instant) {
         let mut ops: Vec<Option<S::Op>> = self.batch.ops.drain(..).map(Some).collect();
         let mut stood_for_others = vec![false; ops.len()];
@@ -369,12 +370,21 @@ impl<S: Sink> Shard<S> {
         for member in members.iter().filter(|member| member.replaced.is_some()) {
             stood_for_others[member.at] = true;
         }
-        for member in members {
+        // The last of each pid that landed, or may have.
+        let mut landed = HashMap::new();
+        for (number, member) in members.iter().enumerate() {
+            let unknown = |error: &SinkError<S::Error>| error.kind == FailureKind::Unknown;
+            if member.replaced.is_none() && results[member.at].as_ref().err().is_none_or(unknown) {
+                landed.insert(member.rest.key, number);
+            }
+        }
+        for (number, member) in members.into_iter().enumerate() {
             let result = results[member.at].clone();
             self.settled.coalesced += u64::from(member.replaced.is_some() && result.is_ok());
             let Some(op) = member.replaced.or_else(|| ops[member.at].take()) else { continue };
             let permanent = matches!(&result, Err(error) if error.kind == FailureKind::Permanent);
-            if permanent && stood_for_others[member.at] {
+            let in_time = landed.get(&member.rest.key).is_none_or(|last| *last < number);
+            if permanent && stood_for_others[member.at] && in_time {
                 let mut rest = member.rest;
                 rest.body.1.get_or_insert_default().apart = true;
                 self.come_again(op, rest);

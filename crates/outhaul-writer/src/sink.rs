@@ -48,7 +48,8 @@ pub trait Sink: Sized + Send + Sync + 'static {
     /// (default): nothing does. Only the last of them is applied, and all their tickets get its output.
     ///
     /// An operation without a key keeps apart those of its pid before and behind it. When the one that replaced others
-    /// fails permanently, all of them are tried again, each for itself.
+    /// fails permanently, they are tried again, each for itself – except those behind which another operation of their
+    /// pid was applied by the same call: they would land out of order, so they fail with the same error.
     fn coalesce_key<'a>(&self, op: &'a Self::Op) -> Option<&'a [u8]> {
         let _ = op;
         None

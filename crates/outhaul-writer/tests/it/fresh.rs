@@ -323,3 +323,69 @@ async fn what_is_held_has_its_own_time_for_retries() {
     soon(writer.flush()).await.unwrap();
     assert_eq!(sink.applied_of("a"), [1, 2, 3]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_replaced_by_a_bad_one_does_not_land_behind_its_successors() {
+    let sink = Arc::new(Keys { bad: 2, applied: Mutex::default() });
+    let writer = Writer::open(Arc::clone(&sink), WriterOptions::default());
+    let group = vec![Set(1, Some("k")), Set(2, Some("k")), Set(3, None), Set(4, Some("k"))];
+    let mut outcomes = Vec::new();
+    for ticket in writer.try_admit_all(group).unwrap() {
+        outcomes.push(soon(ticket).await);
+    }
+    let bad = || Err(WriteError::Sink { kind: FailureKind::Permanent, error: Told(2) });
+    assert_eq!(outcomes, [bad(), bad(), Ok(3), Ok(4)]);
+    assert_eq!(*sink.applied.lock().unwrap(), [3, 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_replaced_by_a_bad_one_keeps_its_place_where_it_can() {
+    let sink = Arc::new(Keys { bad: 3, applied: Mutex::default() });
+    let writer = Writer::open(Arc::clone(&sink), WriterOptions::default());
+    let group = vec![Set(1, None), Set(2, Some("k")), Set(3, Some("k"))];
+    drop(writer.try_admit_all(group).unwrap());
+    assert_eq!(soon(writer.flush()).await.unwrap_err().failed, 1);
+    assert_eq!(*sink.applied.lock().unwrap(), [1, 2]);
+}
+
+// sends of one pid are accepted in the order of the calls, though room was granted meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_send_does_not_overtake_one_that_was_granted() {
+    let sink = TestSink::held();
+    let writer = open(&sink, one_by_one(4));
+    drop(occupy(&sink, &writer, "x").await);
+    drop(writer.try_admit_all(ops("x", 100..104)).unwrap());
+    let mut first = Box::pin(writer.send(op("a", 1)));
+    assert!(pending(&mut first).await);
+    sink.step().await;
+    sink.step().await;
+    let mut second = Box::pin(writer.send(op("a", 2)));
+    let early = !pending(&mut second).await;
+    drop(soon(first).await.unwrap());
+    if !early {
+        drop(soon(second).await.unwrap());
+    }
+    sink.go_on();
+    soon(writer.flush()).await.unwrap();
+    assert_eq!(sink.applied_of("a"), [1, 2]);
+}
+
+// sizes at the edge.
+#[tokio::test(start_paused = true)]
+async fn absurd_sizes_add_up() {
+    let sink = TestSink::held();
+    let two = shards(2);
+    let writer = open(&sink, WriterOptions { shards: two, ..one_by_one(8) });
+    for shard in 0..2 {
+        let giant = Op { bytes: usize::MAX, ..op(&pid_of(shard, two), shard) };
+        drop(writer.try_admit(giant).unwrap());
+    }
+    sink.go_on();
+    soon(writer.flush()).await.unwrap();
+    assert_eq!(writer.stats().depth_bytes, 0);
+    let group = (0..3).map(|n| Op { bytes: usize::MAX, ..op("a", 10 + n) }).collect();
+    drop(writer.try_admit_all(group).unwrap());
+    soon(writer.flush()).await.unwrap();
+    assert_eq!(writer.stats().depth_bytes, 0);
+    drop(writer.try_admit(op("a", 3)).unwrap());
+}
