@@ -133,14 +133,14 @@ impl<T> Gate<T> {
     pub(crate) fn new(options: &WriterOptions, shards: usize) -> Self {
         let capacity = Load {
             ops: (options.ops_max.get() / shards).max(1),
-            bytes: (options.bytes_max.get() / shards).max(1),
+            bytes: (options.bytes_max.get() / shards).max(1) as u128,
         };
         let state = State {
             shards: (0..shards).map(|_| ShardQueue::new()).collect(),
             capacity,
             capacity_whole: Load {
                 ops: capacity.ops.saturating_mul(shards),
-                bytes: capacity.bytes.saturating_mul(shards),
+                bytes: capacity.bytes.saturating_mul(shards as u128),
             },
             scope: options.latch,
             phase: Phase::Open,
@@ -347,25 +347,39 @@ impl<T> State<T> {
         Ok(())
     }
 
-    /// Whether bookkeeping has room now, behind nobody.
-    pub(crate) fn has_room(&self, shard: usize, bytes: usize) -> bool {
+    /// Whether bookkeeping of this pid has room now, behind nobody: also not behind one of the same pid that has its room
+    /// but has not come for it.
+    pub(crate) fn has_room(&self, shard: usize, key: u64, bytes: usize) -> bool {
         let queue = &self.shards[shard];
         let load = Load::one(bytes);
         let oversize = !load.within(self.capacity);
-        queue.waiting() == 0 && (self.fits(shard, load) || oversize && queue.is_drained())
+        queue.waiting() == 0
+            && !queue.is_expected(key)
+            && (self.fits(shard, load) || oversize && queue.is_drained())
     }
 
     /// Bookkeeping waits for room: the latch is set, whatever the backlog, so that nothing gets in before it.
-    pub(crate) fn enlist(&mut self, shard: usize, bytes: usize, waker: Waker, effects: &mut Effects) -> u64 {
-        let id = self.shards[shard].enlist(bytes, waker);
+    pub(crate) fn enlist(
+        &mut self,
+        shard: usize,
+        (key, bytes): (u64, usize),
+        waker: Waker,
+        effects: &mut Effects,
+    ) -> u64 {
+        let id = self.shards[shard].enlist(key, bytes, waker);
         self.counters.stalled += 1;
+        // There may be room, and only one of its pid before it.
+        self.shards[shard].grant(self.capacity, &mut effects.wakers);
         self.latch([shard], false, effects);
         id
     }
 
     /// A waiter takes its room, which is the caller's now, or gives it up.
     pub(crate) fn dismiss(&mut self, shard: usize, id: u64, effects: &mut Effects) {
-        effects.stale.extend(self.shards[shard].dismiss(id));
+        if let Some((stale, next)) = self.shards[shard].dismiss(id) {
+            effects.stale.push(stale);
+            effects.wakers.extend(next);
+        }
     }
 
     /// Puts in what was admitted.
@@ -393,7 +407,6 @@ impl<T> State<T> {
         queue.in_flight = load.ops;
         queue.applying_since = Some(now);
         self.counters.depth -= load.ops;
-        self.counters.depth_bytes -= load.bytes;
         self.counters.batches += 1;
         self.counters.batch_ops.note(load.ops as u64);
         self.eased(shard, effects);
@@ -421,6 +434,10 @@ impl<T> State<T> {
             self.deepen(shard, settled.retried, effects);
         }
         self.barriers.failed(&settled.failures);
+        if !settled.holds.is_empty() {
+            // The shard may be empty but for what is held now.
+            self.eased(shard, effects);
+        }
     }
 
     /// A shard ends with a backlog.
@@ -438,9 +455,7 @@ impl<T> State<T> {
         queue.depth -= waiting;
         queue.in_flight = 0;
         queue.applying_since = None;
-        queue.forget_held();
         self.counters.depth -= waiting.ops;
-        self.counters.depth_bytes -= waiting.bytes;
         self.counters.failed += failures.count();
         self.barriers.failed(failures);
         self.eased(shard, effects);
@@ -458,7 +473,9 @@ impl<T> State<T> {
 
     pub(crate) fn stats(&self, now: Instant) -> WriterStats {
         let oldest = self.shards.iter().filter_map(|queue| queue.applying_since).min();
+        let bytes = self.shards.iter().map(|queue| queue.depth.bytes).sum::<u128>();
         WriterStats {
+            depth_bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
             in_flight: self.shards.iter().map(|queue| queue.in_flight).sum(),
             waiting: self.shards.iter().map(ShardQueue::waiting).sum(),
             latched: self.is_saturated(),
@@ -483,7 +500,6 @@ impl<T> State<T> {
     fn deepen(&mut self, shard: usize, load: Load, effects: &mut Effects) {
         self.shards[shard].depth += load;
         self.counters.depth += load.ops;
-        self.counters.depth_bytes += load.bytes;
         self.counters.high_water = self.counters.high_water.max(self.counters.depth);
         if self.counters.depth >= self.depth_warning {
             effects.deep = Some(self.counters.depth);

@@ -339,7 +339,7 @@ mod tests {
         Entry { key, bytes: 10, epoch: 0, since: None, body }
     }
 
-    fn take(lanes: &mut Lanes<u32>, ops: usize, bytes: usize) -> Vec<u32> {
+    fn take(lanes: &mut Lanes<u32>, ops: usize, bytes: u128) -> Vec<u32> {
         let mut taken = Vec::new();
         lanes.take(Load { ops, bytes }, false, |entry| taken.push(entry.body));
         taken

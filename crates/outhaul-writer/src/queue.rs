@@ -13,12 +13,13 @@ use crate::barrier::HELD;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) ops: usize,
-    pub(crate) bytes: usize,
+    /// Wide enough for any number of any size.
+    pub(crate) bytes: u128,
 }
 
 impl Load {
     pub(crate) fn one(bytes: usize) -> Self {
-        Self { ops: 1, bytes }
+        Self { ops: 1, bytes: bytes as u128 }
     }
 
     pub(crate) fn plus(self, other: Self) -> Self {
@@ -68,6 +69,7 @@ pub(crate) struct Entry<T> {
 #[derive(Debug)]
 struct Waiter {
     id: u64,
+    key: u64,
     bytes: usize,
     waker: Waker,
 }
@@ -208,9 +210,11 @@ impl<T> ShardQueue<T> {
         self.wake()
     }
 
+    /// The task ends: it does no more errands, and nothing is held any more.
     pub(crate) fn end(&mut self) {
         self.ended = true;
         self.marks.clear();
+        self.held.clear();
     }
 
     pub(crate) fn is_held(&self, key: u64) -> bool {
@@ -252,15 +256,10 @@ impl<T> ShardQueue<T> {
         self.wake()
     }
 
-    /// Holds nothing any more: the shard ends.
-    pub(crate) fn forget_held(&mut self) {
-        self.held.clear();
-    }
-
-    pub(crate) fn enlist(&mut self, bytes: usize, waker: Waker) -> u64 {
+    pub(crate) fn enlist(&mut self, key: u64, bytes: usize, waker: Waker) -> u64 {
         let id = self.next_waiter;
         self.next_waiter += 1;
-        self.waiters.push_back(Waiter { id, bytes, waker });
+        self.waiters.push_back(Waiter { id, key, bytes, waker });
         id
     }
 
@@ -278,11 +277,17 @@ impl<T> ShardQueue<T> {
         }
     }
 
-    /// Whether the waiter has its room; if not, whom to wake then. The stale waker is handed out, since dropping it
+    /// Whether a send of this pid has its room and has not come for it.
+    pub(crate) fn is_expected(&self, key: u64) -> bool {
+        self.waiters.iter().any(|waiter| waiter.key == key)
+    }
+
+    /// Whether the waiter has its room, and none of its pid is before it; if not, whom to wake then. The stale waker is handed out, since dropping it
     /// under the lock might run anything.
     pub(crate) fn poll_waiter(&mut self, id: u64, waker: &Waker) -> (bool, Option<Waker>) {
         let Some(at) = self.position(id) else { return (false, None) };
-        if at < self.granted {
+        let key = self.waiters[at].key;
+        if at < self.granted && self.waiters.iter().take(at).all(|waiter| waiter.key != key) {
             return (true, None);
         }
         let known = &mut self.waiters[at].waker;
@@ -292,15 +297,18 @@ impl<T> ShardQueue<T> {
         (false, Some(std::mem::replace(known, waker.clone())))
     }
 
-    /// Takes the waiter, and its room if it has some, off the list.
-    pub(crate) fn dismiss(&mut self, id: u64) -> Option<Waker> {
+    /// Takes the waiter, and its room if it has some, off the list: its waker, and that of the next of its pid, which may
+    /// have waited for it.
+    pub(crate) fn dismiss(&mut self, id: u64) -> Option<(Waker, Option<Waker>)> {
         let at = self.position(id)?;
         let waiter = self.waiters.remove(at)?;
         if at < self.granted {
             self.granted -= 1;
             self.reserved -= Load::one(waiter.bytes);
         }
-        Some(waiter.waker)
+        let granted = self.waiters.range(at.min(self.granted)..self.granted);
+        let next = granted.into_iter().find(|other| other.key == waiter.key);
+        Some((waiter.waker, next.map(|next| next.waker.clone())))
     }
 
     /// Every waiter is to look again.

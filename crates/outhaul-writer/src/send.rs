@@ -36,10 +36,10 @@ impl<S: Sink> Future for Sending<'_, S> {
         let Self { gate, shard, entry, waiter } = &mut *self;
         let shard = *shard;
         let polled = gate.step(|state, effects| {
-            let bytes = entry.as_ref().map_or(0, |entry| entry.bytes);
+            let (key, bytes) = entry.as_ref().map_or((0, 0), |entry| (entry.key, entry.bytes));
             let open = state.phase() == Phase::Open;
             let room = match *waiter {
-                None => state.has_room(shard, bytes),
+                None => state.has_room(shard, key, bytes),
                 Some(id) => {
                     let (room, stale) = state.shard(shard).poll_waiter(id, cx.waker());
                     effects.stale.extend(stale);
@@ -48,7 +48,7 @@ impl<S: Sink> Future for Sending<'_, S> {
             };
             if open && !room {
                 if waiter.is_none() {
-                    *waiter = Some(state.enlist(shard, bytes, cx.waker().clone(), effects));
+                    *waiter = Some(state.enlist(shard, (key, bytes), cx.waker().clone(), effects));
                 }
                 return Poll::Pending;
             }

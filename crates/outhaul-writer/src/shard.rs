@@ -1,8 +1,8 @@
 //! The task of one shard: takes a batch, hands it to the sink, tells everybody what came of it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::{Future, poll_fn};
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -17,7 +17,7 @@ use crate::batch::{Batch, Rest};
 use crate::gate::{Ended, Gate, Phase, Seen, Settled};
 use crate::gather::{Gather, Pause};
 use crate::lanes::Lanes;
-use crate::queue::{Entry, Load};
+use crate::queue::{Entry, Load, ShardQueue};
 use crate::sync::{now, step_back, timeout_at};
 use crate::ticket::{Outcome, Promise};
 use crate::{
@@ -98,6 +98,8 @@ pub(crate) struct Shard<S: Sink> {
     settled: Settled,
     /// Pids of which an operation of the batch has failed, where that holds the rest.
     stopped: Vec<u64>,
+    /// Pids of which an operation of the batch comes again: the sink did not try what is behind it.
+    behind: HashSet<u64>,
     watches: Vec<Watch>,
 }
 
@@ -121,6 +123,7 @@ impl<S: Sink> Shard<S> {
             epochs: Vec::new(),
             settled: Settled::default(),
             stopped: Vec::new(),
+            behind: HashSet::new(),
             watches: Vec::new(),
         }
     }
@@ -201,10 +204,17 @@ impl<S: Sink> Shard<S> {
 
     /// Moves what has arrived into the lanes, and does the errands among it in their places.
     fn drain(&mut self) {
+        self.drain_in(|_| ());
+    }
+
+    /// As [`drain`](Self::drain), with something more in the same step.
+    fn drain_in(&mut self, also: impl FnOnce(&mut ShardQueue<Job<S>>)) {
         let (marks, released) = self.gate.step(|state, _| {
             let queue = state.shard(self.index);
             queue.drain(&mut self.arrived);
-            queue.errands()
+            let errands = queue.errands();
+            also(queue);
+            errands
         });
         for (key, epoch) in released {
             self.lanes.release(key, epoch);
@@ -242,7 +252,13 @@ impl<S: Sink> Shard<S> {
             // All that came is of pids that are held.
             return 0;
         }
-        self.batch.coalesce(&self.sink);
+        if catch_unwind(AssertUnwindSafe(|| self.batch.coalesce(&self.sink))).is_err() {
+            // It panicked over a key, before it changed the batch.
+            (self.settled.took, self.applied_at) = (Duration::ZERO, began);
+            self.settled.ended = Ended::Panicked;
+            self.fail_batch(&WriteError::SinkPanicked);
+            return self.tell();
+        }
         let asked = self.batch.ops.len();
         let shard = self.index as u64;
         let span = tracing::debug_span!("apply", shard, ops = load.ops, bytes = load.bytes);
@@ -284,7 +300,7 @@ impl<S: Sink> Shard<S> {
     /// Fills the batch: with suspects while there are any.
     fn take(&mut self, at: Instant) -> Load {
         let options = &self.options;
-        let bound = Load { ops: options.batch_ops_max.get(), bytes: options.batch_bytes_max.get() };
+        let bound = Load { ops: options.batch_ops_max.get(), bytes: options.batch_bytes_max.get() as u128 };
         if self.lanes.are_idle() && self.suspects.is_empty() && !self.once {
             let (gate, arrived) = (&self.gate, &mut self.arrived);
             let taken = gate.step(|state, effects| state.take_all(self.index, bound, arrived, at, effects));
@@ -345,7 +361,8 @@ impl<S: Sink> Shard<S> {
     }
 
     /// As [`answer`](Self::answer), when operations were replaced: each of them shares the fate of the one that is in
-    /// its place, but for a permanent failure, which may be that one's alone.
+    /// its place, but for a permanent failure, which may be that one's alone. It is that of all when something of the
+    /// pid landed that was accepted behind them: they may not land behind it.
     fn answer_replaced(&mut self, results: &[ResultOf<S>], now: Instant) {
         let mut ops: Vec<Option<S::Op>> = self.batch.ops.drain(..).map(Some).collect();
         let mut stood_for_others = vec![false; ops.len()];
@@ -353,12 +370,21 @@ impl<S: Sink> Shard<S> {
         for member in members.iter().filter(|member| member.replaced.is_some()) {
             stood_for_others[member.at] = true;
         }
-        for member in members {
+        // The last of each pid that landed, or may have.
+        let mut landed = HashMap::new();
+        for (number, member) in members.iter().enumerate() {
+            let unknown = |error: &SinkError<S::Error>| error.kind == FailureKind::Unknown;
+            if member.replaced.is_none() && results[member.at].as_ref().err().is_none_or(unknown) {
+                landed.insert(member.rest.key, number);
+            }
+        }
+        for (number, member) in members.into_iter().enumerate() {
             let result = results[member.at].clone();
             self.settled.coalesced += u64::from(member.replaced.is_some() && result.is_ok());
             let Some(op) = member.replaced.or_else(|| ops[member.at].take()) else { continue };
             let permanent = matches!(&result, Err(error) if error.kind == FailureKind::Permanent);
-            if permanent && stood_for_others[member.at] {
+            let in_time = landed.get(&member.rest.key).is_none_or(|last| *last < number);
+            if permanent && stood_for_others[member.at] && in_time {
                 let mut rest = member.rest;
                 rest.body.1.get_or_insert_default().apart = true;
                 self.come_again(op, rest);
@@ -373,7 +399,10 @@ impl<S: Sink> Shard<S> {
         match result {
             Ok(output) => self.end(&op, rest, Ok(output)),
             Err(SinkError { kind, error }) => {
-                let skipped = kind == FailureKind::Transient && self.stopped.contains(&rest.key);
+                let transient = kind == FailureKind::Transient;
+                // One that only stands behind another has its time for retries from when it is the first.
+                let skipped =
+                    transient && (!self.behind.insert(rest.key) || self.stopped.contains(&rest.key));
                 let retry_max = self.options.retry_max;
                 if skipped || rest.body.1.get_or_insert_default().fail(kind, now, retry_max) {
                     self.come_again(op, rest);
@@ -428,9 +457,12 @@ impl<S: Sink> Shard<S> {
         match &outcome {
             Ok(_) => self.settled.applied += 1,
             Err(error) => {
-                self.settled.failures.note(self.index as u64, op.pid(), error.kind(), error);
+                // A panic here is no reason to end the others.
+                let pid = catch_unwind(AssertUnwindSafe(|| op.pid()));
+                let has_pid = pid.as_ref().map_or(true, Option::is_some);
+                self.settled.failures.note(self.index as u64, pid.unwrap_or(None), error.kind(), error);
                 if self.options.on_failure == OnFailure::StopPid
-                    && op.pid().is_some()
+                    && has_pid
                     && !self.stopped.contains(&rest.key)
                 {
                     self.stopped.push(rest.key);
@@ -451,6 +483,7 @@ impl<S: Sink> Shard<S> {
     /// booked, who awaits a flush finds the tickets resolved. How many tickets somebody held.
     fn tell(&mut self) -> usize {
         self.put_back();
+        self.behind.clear();
         for key in self.stopped.drain(..) {
             self.settled.holds.push((key, self.lanes.hold(key)));
         }
@@ -497,11 +530,9 @@ impl<S: Sink> Drop for Shard<S> {
     /// told.
     fn drop(&mut self) {
         self.gate.shut(Phase::Dropped, Phase::Open);
-        self.drain();
-        let phase = self.gate.step(|state, _| {
-            state.shard(self.index).end();
-            state.phase()
-        });
+        // In one step: what is acknowledged later finds nothing to let go on.
+        self.drain_in(ShardQueue::end);
+        let phase = self.gate.step(|state, _| state.phase());
         let abandoned = (self.batch.rest.len() + self.batch.members.len()) as u64;
         self.each(|shard, op, rest| shard.end(&op, rest, Err(WriteError::Abandoned)));
         let mut entries: Vec<_> = self.suspects.drain(..).collect();

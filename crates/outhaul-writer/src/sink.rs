@@ -31,12 +31,13 @@ pub trait Sink: Sized + Send + Sync + 'static {
     /// Applies a batch of one shard.
     ///
     /// A shard has one call running at a time, different shards call concurrently. When an operation is answered `Ok`
-    /// it is as durable as the sink makes it. A wrong number of results fails them all, a panic too; for both the
-    /// outcome is unknown.
+    /// it is as durable as the sink makes it. A wrong number of results fails them all, a panic too, also one
+    /// of [`coalesce_key`](Self::coalesce_key); for all of these the outcome counts as unknown.
     ///
     /// An operation that fails with [`FailureKind::Transient`] comes again, in its place. To keep the order of its pid
     /// the sink must not apply a later operation of the same pid in the same call: it answers `Transient` for those as
-    /// well. (A sink that commits a batch as a whole or not at all does so by itself.)
+    /// well. (A sink that commits a batch as a whole or not at all does so by itself.) The time for
+    /// retries of those begins when they are the first of their pid.
     ///
     /// The future is dropped, at any await, when it outlives [`apply_max`](crate::WriterOptions::apply_max), when the
     /// writer is dropped, or when it does not get closed within [`close_max`](crate::WriterOptions::close_max); the
@@ -47,7 +48,8 @@ pub trait Sink: Sized + Send + Sync + 'static {
     /// (default): nothing does. Only the last of them is applied, and all their tickets get its output.
     ///
     /// An operation without a key keeps apart those of its pid before and behind it. When the one that replaced others
-    /// fails permanently, all of them are tried again, each for itself.
+    /// fails permanently, they are tried again, each for itself – except those behind which another operation of their
+    /// pid was applied by the same call: they would land out of order, so they fail with the same error.
     fn coalesce_key<'a>(&self, op: &'a Self::Op) -> Option<&'a [u8]> {
         let _ = op;
         None

@@ -124,7 +124,7 @@ impl<S: Sink> Writer<S> {
     }
 
     /// Takes bookkeeping: the record of work that was accepted before, which is never refused. Waits for room, in the
-    /// order of the calls; having to wait sets the latch, so that new work does not overtake it.
+    /// order of the calls – a pid's own are accepted in that order, so poll them in it –; having to wait sets the latch, so that new work does not overtake it.
     ///
     /// The operation is accepted when the future returns. Dropped before, it leaves nothing behind: no operation, no
     /// count, no lost slot.
