@@ -91,7 +91,7 @@ async fn tickets_of_a_pid_resolve_in_order_under_retries() {
         }
         let (ticket, order) = (writer.try_admit(op("a", n)).unwrap(), Arc::clone(&order));
         tasks.spawn(async move {
-            let _ = ticket.await;
+            drop(ticket.await);
             order.lock().unwrap().push(n);
         });
     }
