@@ -444,3 +444,41 @@ async fn a_sink_that_blocks_its_thread_does_not_stop_a_close() {
     }
     assert_eq!(writer.stats().depth, 0);
 }
+
+/// Its pid can be asked once.
+struct Once(AtomicBool);
+
+impl Operation for Once {
+    fn pid(&self) -> Option<&str> {
+        assert!(!self.0.swap(true, Ordering::SeqCst), "asked twice");
+        Some("a")
+    }
+
+    fn bytes(&self) -> usize {
+        1
+    }
+}
+
+struct Refuses;
+
+#[async_trait]
+impl Sink for Refuses {
+    type Op = Once;
+    type Output = ();
+    type Error = Told;
+
+    async fn apply(&self, _: u64, ops: &[Once]) -> Answer<(), Told> {
+        Answer::Each(ops.iter().map(|_| Err(SinkError::permanent(Told(0)))).collect())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_the_pid_does_not_end_the_writer() {
+    let writer = Writer::open(Arc::new(Refuses), WriterOptions::default());
+    let failed = Err(WriteError::Sink { kind: FailureKind::Permanent, error: Told(0) });
+    for _ in 0..2 {
+        let ticket = writer.try_admit(Once(AtomicBool::new(false))).unwrap();
+        assert_eq!(soon(ticket).await, failed);
+    }
+    assert_eq!(soon(writer.flush()).await.unwrap_err().failed, 2);
+}
