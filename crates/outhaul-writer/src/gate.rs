@@ -13,7 +13,7 @@
 //! backlog is at or below half of the capacity, on the whole and on each shard that latched. A refusal below these
 //! marks (of a large group) sets nothing, since it would be released in the same step.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -54,6 +54,8 @@ pub(crate) struct State<T> {
     /// What a close, or a drop, gave up.
     not_written: u64,
     abandoned: u64,
+    /// What the first close told.
+    closed: Option<CloseReport>,
     /// The counters; the gauges in it are filled in by `stats`.
     counters: WriterStats,
 }
@@ -127,6 +129,23 @@ pub(crate) struct Gate<T> {
     state: Mutex<State<T>>,
     shards: usize,
     floor: watch::Sender<u64>,
+    /// How many tasks are gone, with all that they had.
+    gone: watch::Sender<usize>,
+}
+
+/// Says when it is dropped that its task is gone: the last thing of a shard.
+pub(crate) struct Last<T>(Arc<Gate<T>>);
+
+impl<T> Last<T> {
+    pub(crate) fn of(gate: &Arc<Gate<T>>) -> Self {
+        Self(Arc::clone(gate))
+    }
+}
+
+impl<T> Drop for Last<T> {
+    fn drop(&mut self) {
+        self.0.gone.send_modify(|gone| *gone += 1);
+    }
 }
 
 impl<T> Gate<T> {
@@ -149,9 +168,10 @@ impl<T> Gate<T> {
             barriers: Barriers::new(),
             not_written: 0,
             abandoned: 0,
+            closed: None,
             counters: WriterStats::default(),
         };
-        Self { state: Mutex::new(state), shards, floor: watch::Sender::new(0) }
+        Self { state: Mutex::new(state), shards, floor: watch::Sender::new(0), gone: watch::Sender::new(0) }
     }
 
     pub(crate) fn shards(&self) -> usize {
@@ -189,6 +209,12 @@ impl<T> Gate<T> {
         debug_assert!(reached, "the sender of the floor is gone");
     }
 
+    /// Returns when every task is gone.
+    pub(crate) async fn all_gone(&self) {
+        let gone = self.gone.subscribe().wait_for(|gone| *gone >= self.shards).await.is_ok();
+        debug_assert!(gone, "the sender is in the gate");
+    }
+
     /// Nothing is taken from here on. Happens only in the phase `from`; whether it did.
     pub(crate) fn shut(&self, to: Phase, from: Phase) -> bool {
         self.step(|state, effects| {
@@ -210,14 +236,25 @@ impl<T> State<T> {
         self.phase
     }
 
-    /// All tasks have ended.
+    /// All tasks have ended, or are not waited for any more. Each time the same.
     pub(crate) fn closed(&mut self) -> CloseReport {
+        if let Some(report) = &self.closed {
+            return report.clone();
+        }
         self.phase = Phase::Closed;
-        CloseReport {
+        let mut report = CloseReport {
             failures: self.barriers.take_unreported(),
             not_written: self.not_written,
             abandoned: self.abandoned,
+        };
+        for queue in self.shards.iter().filter(|queue| !queue.gone) {
+            let (waiting, in_sink) = (queue.depth.ops as u64, queue.in_flight as u64);
+            report.not_written += waiting;
+            report.abandoned += in_sink;
+            report.failures.failed += waiting + in_sink;
         }
+        self.closed = Some(report.clone());
+        report
     }
 
     pub(crate) fn shard(&mut self, shard: usize) -> &mut ShardQueue<T> {
@@ -246,7 +283,11 @@ impl<T> State<T> {
         let open = self.phase == Phase::Open;
         let queue = &mut self.shards[shard];
         let found = queue.found();
-        let seen = if found.errands {
+        let seen = if self.phase == Phase::Closed {
+            // Closed without it: what waits was reported as not written, and stays so.
+            queue.end();
+            Seen::Nothing
+        } else if found.errands {
             Seen::Errands
         } else if found.arrived >= want {
             Seen::Arrived
@@ -272,7 +313,7 @@ impl<T> State<T> {
     ) -> Option<Load> {
         let queue = &mut self.shards[shard];
         let load = queue.depth;
-        if !load.within(bound) || load.ops == 0 || queue.found().errands {
+        if self.phase == Phase::Closed || !load.within(bound) || load.ops == 0 || queue.found().errands {
             return None;
         }
         queue.drain(into);
@@ -453,6 +494,7 @@ impl<T> State<T> {
         self.abandoned += in_sink;
         let queue = &mut self.shards[shard];
         queue.depth -= waiting;
+        queue.gone = true;
         queue.in_flight = 0;
         queue.applying_since = None;
         self.counters.depth -= waiting.ops;

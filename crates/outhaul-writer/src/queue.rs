@@ -117,8 +117,10 @@ pub(crate) struct ShardQueue<T> {
     held: HashMap<u64, usize>,
     /// Pids that were acknowledged, and the epoch of their operations from then on.
     released: Vec<(u64, u64)>,
-    /// The task has ended.
+    /// The task ends.
     ended: bool,
+    /// It has accounted for all that it had.
+    pub(crate) gone: bool,
 }
 
 impl<T> ShardQueue<T> {
@@ -141,6 +143,7 @@ impl<T> ShardQueue<T> {
             held: HashMap::new(),
             released: Vec::new(),
             ended: false,
+            gone: false,
         }
     }
 

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use crate::batch::{Batch, Rest};
-use crate::gate::{Ended, Gate, Phase, Seen, Settled};
+use crate::gate::{Ended, Gate, Last, Phase, Seen, Settled};
 use crate::gather::{Gather, Pause};
 use crate::lanes::Lanes;
 use crate::queue::{Entry, Load, ShardQueue};
@@ -101,6 +101,8 @@ pub(crate) struct Shard<S: Sink> {
     /// Pids of which an operation of the batch comes again: the sink did not try what is behind it.
     behind: HashSet<u64>,
     watches: Vec<Watch>,
+    /// Dropped behind all others, the sink among them.
+    _last: Last<Job<S>>,
 }
 
 impl<S: Sink> Shard<S> {
@@ -109,6 +111,7 @@ impl<S: Sink> Shard<S> {
             index,
             once: options.on_failure == OnFailure::StopPid && !sink.stops_at_failure(),
             sink,
+            _last: Last::of(&gate),
             gate,
             options,
             lanes: Lanes::new(),
@@ -328,7 +331,14 @@ impl<S: Sink> Shard<S> {
             }
         }
         if load.ops > 0 {
-            self.gate.step(|state, effects| state.taken(self.index, load, at, effects));
+            let closed = self.gate.step(|state, effects| {
+                state.taken(self.index, load, at, effects);
+                state.phase() == Phase::Closed
+            });
+            if closed {
+                // Reported as not written: it stays in the batch, for the end.
+                return Load::default();
+            }
         }
         load
     }
@@ -529,6 +539,9 @@ impl<S: Sink> Drop for Shard<S> {
     /// handle or the runtime was dropped) or has panicked in foreign code: what it holds is given up, and every ticket
     /// told.
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!(shard = self.index, "a shard of the writer panicked");
+        }
         self.gate.shut(Phase::Dropped, Phase::Open);
         // In one step: what is acknowledged later finds nothing to let go on.
         self.drain_in(ShardQueue::end);
@@ -550,9 +563,9 @@ impl<S: Sink> Drop for Shard<S> {
             entries.into_iter().zip(held)
         {
             let reason = match phase {
-                Phase::Closing if held => NotWrittenReason::Held,
-                Phase::Closing => NotWrittenReason::CloseDeadline,
-                Phase::Open | Phase::Dropped | Phase::Closed => NotWrittenReason::Dropped,
+                Phase::Closing | Phase::Closed if held => NotWrittenReason::Held,
+                Phase::Closing | Phase::Closed => NotWrittenReason::CloseDeadline,
+                Phase::Open | Phase::Dropped => NotWrittenReason::Dropped,
             };
             waiting += Load::one(bytes);
             let Some(op) = promise.take() else { continue };

@@ -50,27 +50,13 @@ mod real {
         tokio::time::timeout_at(until, future).await.map_err(|_| Elapsed)
     }
 
-    /// Tasks that end with this value.
+    /// Tasks that are aborted with this value.
     #[derive(Debug, Default)]
     pub(crate) struct Tasks(JoinSet<()>);
 
     impl Tasks {
         pub(crate) fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
             self.0.spawn(task);
-        }
-
-        pub(crate) fn abort_all(&mut self) {
-            self.0.abort_all();
-        }
-
-        pub(crate) async fn join_all(&mut self) {
-            while let Some(ended) = self.0.join_next().await {
-                if let Err(error) = ended
-                    && error.is_panic()
-                {
-                    tracing::error!(%error, "a shard of the writer panicked");
-                }
-            }
         }
     }
 }
@@ -136,23 +122,11 @@ mod model {
         pub(crate) fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
             self.0.push(shuttle::future::spawn(task));
         }
-
-        pub(crate) fn abort_all(&mut self) {
-            self.0.iter().for_each(JoinHandle::abort);
-        }
-
-        pub(crate) async fn join_all(&mut self) {
-            while let Some(task) = self.0.last_mut() {
-                // An aborted task is as joined as one that ended.
-                let _ended = task.await;
-                self.0.pop();
-            }
-        }
     }
 
     impl Drop for Tasks {
         fn drop(&mut self) {
-            self.abort_all();
+            self.0.iter().for_each(JoinHandle::abort);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The handle.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tracing::{Level, Span};
 
@@ -31,10 +31,26 @@ pub struct Writer<S: Sink> {
 struct Inner<S: Sink> {
     gate: Arc<GateOf<S>>,
     options: Arc<WriterOptions>,
-    tasks: Mutex<Tasks>,
+    /// None once they were aborted.
+    tasks: Mutex<Option<Tasks>>,
     /// When the first close gives up.
     close_by: OnceLock<Instant>,
-    end: OnceLock<Result<(), CloseReport>>,
+}
+
+/// How long an aborted task has to end; only a sink that blocks its thread takes any time.
+const ABORT_MAX: Duration = Duration::from_secs(1);
+
+impl<S: Sink> Inner<S> {
+    /// Aborts the tasks.
+    fn give_up(&self) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let tasks = std::mem::take(&mut *tasks);
+        if tasks.is_some() {
+            tracing::error!("the writer could not write its backlog in time and gives it up");
+        }
+        // Dropped, they are aborted.
+        drop(tasks);
+    }
 }
 
 impl<S: Sink> Writer<S> {
@@ -54,13 +70,7 @@ impl<S: Sink> Writer<S> {
             let shard = Shard::new(index, Arc::clone(&sink), Arc::clone(&gate), Arc::clone(&options));
             tasks.spawn(shard.run());
         }
-        let inner = Inner {
-            gate,
-            options,
-            tasks: Mutex::new(tasks),
-            close_by: OnceLock::new(),
-            end: OnceLock::new(),
-        };
+        let inner = Inner { gate, options, tasks: Mutex::new(Some(tasks)), close_by: OnceLock::new() };
         Self { inner: Arc::new(inner) }
     }
 
@@ -180,8 +190,11 @@ impl<S: Sink> Writer<S> {
     /// Takes nothing more, waits until the backlog is written, and ends the tasks.
     ///
     /// After [`close_max`](WriterOptions::close_max), counted from the first call, what is not written is given up.
-    /// Any number of calls, concurrent or later, return after the end and with the same result. When the future is
-    /// dropped the writer stays closing and goes on draining; the next call waits for the end.
+    /// Any number of calls, concurrent or later, return after the end and with the same result; none needs another to be
+    /// polled. When the future is dropped the writer stays closing and goes on draining; the next call waits for the end.
+    ///
+    /// A sink that blocks its thread cannot be interrupted: a second behind that time the close returns without it, and
+    /// what it and its shard hold is in the report. The tickets of that resolve when it lets go.
     ///
     /// # Errors
     ///
@@ -190,18 +203,15 @@ impl<S: Sink> Writer<S> {
         let inner = &self.inner;
         inner.gate.shut(Phase::Closing, Phase::Open);
         let close_by = *inner.close_by.get_or_init(|| later(now(), inner.options.close_max));
-        let mut tasks = inner.tasks.lock().await;
-        if let Some(end) = inner.end.get() {
-            return end.clone();
-        }
-        if timeout_at(close_by, tasks.join_all()).await.is_err() {
-            tracing::error!("the writer could not write its backlog in time and gives it up");
-            tasks.abort_all();
-            tasks.join_all().await;
+        // Each closer waits for itself: one that nobody polls stops no other.
+        if timeout_at(close_by, inner.gate.all_gone()).await.is_err() {
+            inner.give_up();
+            if timeout_at(later(close_by.max(now()), ABORT_MAX), inner.gate.all_gone()).await.is_err() {
+                tracing::error!("the sink blocks its thread: the writer is closed without it");
+            }
         }
         let report = inner.gate.step(|state, _| state.closed());
-        let end = if report.failures.is_empty() { Ok(()) } else { Err(report) };
-        inner.end.get_or_init(|| end).clone()
+        if report.failures.is_empty() { Ok(()) } else { Err(report) }
     }
 
     /// A consistent snapshot of the numbers.
@@ -265,7 +275,7 @@ impl<S: Sink> fmt::Debug for Writer<S> {
 
 impl<S: Sink> Drop for Inner<S> {
     fn drop(&mut self) {
-        if self.end.get().is_some() {
+        if self.gate.step(|state, _| state.phase()) == Phase::Closed {
             return;
         }
         let closing =

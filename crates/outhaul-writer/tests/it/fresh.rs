@@ -167,7 +167,7 @@ fn stop_pid() -> WriterOptions {
     WriterOptions { on_failure: OnFailure::StopPid, ..one_by_one(8) }
 }
 
-// a bad (transiently failing) operation fails alone.
+/// A bad (transiently failing) operation fails alone.
 #[tokio::test(start_paused = true)]
 async fn what_waits_behind_a_retry_does_not_end_with_it() {
     let sink = TestSink::new();
@@ -182,7 +182,7 @@ async fn what_waits_behind_a_retry_does_not_end_with_it() {
     assert_eq!(outcomes, [own, Ok(1), Ok(2), Ok(3)]);
 }
 
-// holding makes the shard "empty but for what is held": a giant send that waits is granted.
+/// Holding makes the shard "empty but for what is held": a giant send that waits is granted.
 #[tokio::test(start_paused = true)]
 async fn a_giant_send_gets_its_room_when_the_rest_is_held() {
     let sink = TestSink::held();
@@ -197,7 +197,7 @@ async fn a_giant_send_gets_its_room_when_the_rest_is_held() {
     soon(soon(giant).await.unwrap()).await.unwrap();
 }
 
-// the same for the latch of an oversize refusal.
+/// The same for the latch of an oversize refusal.
 #[tokio::test(start_paused = true)]
 async fn an_oversize_latch_goes_when_the_rest_is_held() {
     let sink = TestSink::held();
@@ -214,7 +214,6 @@ async fn an_oversize_latch_goes_when_the_rest_is_held() {
     drop(writer.try_admit_all(group).unwrap());
 }
 
-// order across a replaced operation that comes again.
 #[derive(Clone)]
 struct Set(u64, Option<&'static str>);
 impl Operation for Set {
@@ -261,7 +260,7 @@ async fn a_panic_in_the_key_does_not_end_the_writer() {
     soon(writer.try_admit(Set(5, None)).unwrap()).await.unwrap();
 }
 
-// acknowledged while its shard ends.
+/// Acknowledged while its shard ends.
 static ARMED: AtomicBool = AtomicBool::new(false);
 static HOOK: OnceLock<Writer<Hooked>> = OnceLock::new();
 struct HookOp(u64);
@@ -301,7 +300,7 @@ async fn an_acknowledgement_while_its_shard_ends_leaves_no_flush_hanging() {
     let _report = soon(writer.flush()).await;
 }
 
-/// A transaction over a pid one of whose operations fails for good: what follows it was never tried.
+/// A transaction over a pid whose first operation runs out of retries: what follows it was never tried.
 #[tokio::test(start_paused = true)]
 async fn what_is_held_has_its_own_time_for_retries() {
     let sink = TestSink::held();
@@ -348,7 +347,7 @@ async fn what_was_replaced_by_a_bad_one_keeps_its_place_where_it_can() {
     assert_eq!(*sink.applied.lock().unwrap(), [1, 2]);
 }
 
-// sends of one pid are accepted in the order of the calls, though room was granted meanwhile.
+/// Sends of one pid are accepted in the order of the calls, though room was granted meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_send_does_not_overtake_one_that_was_granted() {
     let sink = TestSink::held();
@@ -370,7 +369,7 @@ async fn a_send_does_not_overtake_one_that_was_granted() {
     assert_eq!(sink.applied_of("a"), [1, 2]);
 }
 
-// sizes at the edge.
+/// Sizes at the edge.
 #[tokio::test(start_paused = true)]
 async fn absurd_sizes_add_up() {
     let sink = TestSink::held();
@@ -388,4 +387,98 @@ async fn absurd_sizes_add_up() {
     soon(writer.flush()).await.unwrap();
     assert_eq!(writer.stats().depth_bytes, 0);
     drop(writer.try_admit(op("a", 3)).unwrap());
+}
+
+/// A close that nobody polls does not stop another.
+#[tokio::test(start_paused = true)]
+async fn a_close_that_is_not_polled_does_not_stop_another() {
+    let sink = TestSink::held();
+    let writer = open(&sink, one_by_one(8));
+    drop(occupy(&sink, &writer, "a").await);
+    let mut first = Box::pin(writer.close());
+    assert!(pending(&mut first).await);
+    sink.go_on();
+    soon(writer.close()).await.unwrap();
+    soon(first).await.unwrap();
+}
+
+/// A sink that blocks its thread.
+struct Blocks(Mutex<Option<std::sync::mpsc::Receiver<()>>>);
+#[async_trait]
+impl Sink for Blocks {
+    type Op = Op;
+    type Output = ();
+    type Error = Told;
+    async fn apply(&self, _: u64, ops: &[Op]) -> Answer<(), Told> {
+        let receiver = self.0.lock().unwrap().take();
+        if let Some(receiver) = receiver {
+            // bounded: by the test, which lets go.
+            receiver.recv().unwrap_err();
+        }
+        Answer::Each(ops.iter().map(|_| Ok(())).collect())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sink_that_blocks_its_thread_does_not_stop_a_close() {
+    let (unblock, receiver) = std::sync::mpsc::channel();
+    let options = WriterOptions {
+        close_max: Duration::from_millis(200),
+        apply_max: Duration::from_millis(100),
+        ..WriterOptions::default()
+    };
+    let writer = Writer::open(Arc::new(Blocks(Mutex::new(Some(receiver)))), options);
+    let sink = writer.try_admit(op("a", 0)).unwrap();
+    while writer.stats().in_flight == 0 {
+        tokio::task::yield_now().await;
+    }
+    let waiting = writer.try_admit_all(ops("a", 1..3)).unwrap();
+    let report = soon(writer.close()).await.unwrap_err();
+    assert_eq!((report.failures.failed, report.not_written, report.abandoned), (3, 2, 1));
+    assert_eq!(soon(writer.close()).await.unwrap_err().abandoned, 1, "each tells the same");
+    // Until here it has blocked.
+    drop(unblock);
+    soon(sink).await.unwrap_or(());
+    for ticket in waiting {
+        soon(ticket).await.unwrap_err();
+    }
+    assert_eq!(writer.stats().depth, 0);
+}
+
+/// Its pid can be asked once.
+struct Once(AtomicBool);
+
+impl Operation for Once {
+    fn pid(&self) -> Option<&str> {
+        assert!(!self.0.swap(true, Ordering::SeqCst), "asked twice");
+        Some("a")
+    }
+
+    fn bytes(&self) -> usize {
+        1
+    }
+}
+
+struct Refuses;
+
+#[async_trait]
+impl Sink for Refuses {
+    type Op = Once;
+    type Output = ();
+    type Error = Told;
+
+    async fn apply(&self, _: u64, ops: &[Once]) -> Answer<(), Told> {
+        Answer::Each(ops.iter().map(|_| Err(SinkError::permanent(Told(0)))).collect())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_the_pid_does_not_end_the_writer() {
+    let writer = Writer::open(Arc::new(Refuses), WriterOptions::default());
+    let failed = Err(WriteError::Sink { kind: FailureKind::Permanent, error: Told(0) });
+    for _ in 0..2 {
+        let ticket = writer.try_admit(Once(AtomicBool::new(false))).unwrap();
+        assert_eq!(soon(ticket).await, failed);
+    }
+    assert_eq!(soon(writer.flush()).await.unwrap_err().failed, 2);
 }
