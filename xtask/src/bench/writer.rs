@@ -44,6 +44,7 @@ const JOURNAL: Grid = Grid {
 };
 
 pub(super) fn rows() -> Vec<Row> {
+    let counted = Case { program: Program::WriterCounted, ..case("writer-memory-1-16-counted", 64) };
     let channel =
         |producers, field| labelled("a bare channel", of(case("channel-memory-1", producers), field));
     let one = |sink, producers| labelled("one at a time", of(case(sink, producers), RATE));
