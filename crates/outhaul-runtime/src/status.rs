@@ -254,7 +254,7 @@ pub(crate) fn status(
         next_trial_seconds: until.map(|until| until.as_secs_f64()),
         last_success_seconds: worker.last_success.map(ago),
         last_error: worker.last_error,
-        failed_stored: 0,
+        failed_stored: failed.map_or(0, |failed| failed.entries),
         destination: queue.label,
         generation: 0,
         probe: None,

@@ -345,7 +345,6 @@ impl Manager {
     pub(crate) fn targets(&self) -> Vec<TargetStatus> {
         let failure = self.store.log().failure();
         let slots = lock(&self.slots).clone();
-        let counts = self.store.failed().counts();
         let (failed, disk_full) = (self.store.failed().stats(), self.store.log().disk_full());
         let queues = self.store.log().stats().into_iter();
         let shown = queues.filter(|queue| queue.attached || queue.waiting > 0);
@@ -357,7 +356,6 @@ impl Manager {
             if disk_full && status.health == crate::Health::Online {
                 (status.health, status.reason) = (crate::Health::Degraded, "disk_full");
             }
-            status.failed_stored = counts.get(&status.name).copied().unwrap_or(0);
             if let Some(slot) = slot {
                 status.generation = slot.generation;
                 status.leaving(slot.is_routed());

@@ -23,7 +23,6 @@ impl Worker {
         let now = Instant::now();
         match done {
             Done::Delivered { sequences, trial, generation, results, ended } => {
-                self.control.back(&sequences);
                 self.stale -= usize::from(generation < self.generation);
                 self.landed(&sequences, trial);
                 match ended {

@@ -78,7 +78,6 @@ pub(crate) struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Control {
     pub(super) paused: bool,
-    in_flight: HashSet<u64>,
     /// On their way to the failed store.
     moving: HashSet<u64>,
     /// To be removed when their verdict is there, and who waits for that.
@@ -91,25 +90,9 @@ impl Control {
         Self { paused, ..Self::default() }
     }
 
-    /// Entries are with the target.
-    pub(super) fn sent(&mut self, sequences: &[u64]) {
-        self.in_flight.extend(sequences);
-    }
-
-    /// Their verdict is there.
-    pub(super) fn back(&mut self, sequences: &[u64]) {
-        for sequence in sequences {
-            self.in_flight.remove(sequence);
-        }
-    }
-
     /// An entry is on its way to the failed store.
     pub(super) fn moving(&mut self, sequence: u64) {
         self.moving.insert(sequence);
-    }
-
-    fn is_busy(&self, sequence: u64) -> bool {
-        self.in_flight.contains(&sequence) || self.moving.contains(&sequence)
     }
 
     /// Remembers what was said about an entry last.
@@ -193,7 +176,7 @@ impl Worker {
     }
 
     async fn retry_now(&mut self, sequence: u64) -> Result<Retried, StoreError> {
-        if self.control.in_flight.contains(&sequence) {
+        if self.flying.contains(&sequence) {
             return Ok(Retried::InFlight);
         }
         let (place, lane, attempts) = match self.lanes.get(sequence) {
@@ -222,7 +205,7 @@ impl Worker {
         let place = match self.lanes.get(sequence) {
             Some(entry) => {
                 let lane = entry.lane;
-                let busy = self.control.is_busy(sequence);
+                let busy = self.flying.contains(&sequence) || self.control.moving.contains(&sequence);
                 let Some(entry) = (!busy).then(|| self.lanes.remove(sequence)).flatten() else {
                     self.control.discards.entry(sequence).or_default().push(asked);
                     return Ok(());
@@ -299,7 +282,7 @@ impl Worker {
         }
         let history = entry.map(|entry| &entry.history);
         Some(Known {
-            in_flight: self.control.in_flight.contains(&sequence),
+            in_flight: self.flying.contains(&sequence),
             attempts: history.map(|history| history.tried.attempts),
             suspect: history.is_some_and(|history| history.tried.suspect),
             next_attempt: entry.and_then(|entry| self.lanes.waits_until(entry.lane, sequence)),

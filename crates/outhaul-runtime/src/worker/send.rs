@@ -158,7 +158,6 @@ impl Worker {
         self.running += 1;
         self.trial_running |= trial;
         self.probed = false;
-        self.control.sent(&sequences);
         self.flying.extend(&sequences);
         self.noted = false;
         let (at, mut bytes) = (SystemTime::now(), 0);
