@@ -172,11 +172,11 @@ impl FooterBuilder {
     }
 
     /// Head and tables of a segment, and the rows.
-    pub(crate) fn finish(mut self, first_sequence: u64, end: u64, checkpoint: u64) -> (Footer, Vec<u8>) {
+    pub(crate) fn finish(mut self, first_sequence: u64, end: u64) -> (Footer, Vec<u8>) {
         let footer = &mut self.footer;
         (footer.first_sequence, footer.end_sequence) =
             (first_sequence, footer.end_sequence.max(first_sequence));
-        (footer.end, footer.checkpoint) = (end, checkpoint);
+        footer.end = end;
         footer.rows_length = self.bytes.len() as u32;
         footer.rows_crc = crc32c::crc32c(&self.bytes);
         (self.footer, self.bytes)

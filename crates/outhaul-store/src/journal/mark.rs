@@ -1,7 +1,7 @@
 //! The file `end`: which segment is the newest, and, behind a clean end, where it ends.
 //!
-//! Nothing depends on it but one report: that the end of the log is missing. A crash may leave it older than the log,
-//! never newer.
+//! It tells a missing or damaged end of the log from a write that was not finished. A crash may leave it older than the
+//! log, never newer.
 
 use std::io;
 use std::path::Path;

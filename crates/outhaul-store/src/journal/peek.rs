@@ -4,11 +4,11 @@ use std::io;
 
 use outhaul_event::TargetName;
 
+use super::Shared;
 use super::footer::Footer;
 use super::format::{self, FLAG_HOLE, SEGMENT_HEADER, StoredEvent};
 use super::scan::{Scanner, Step};
 use super::segment::Segment;
-use super::{Shared, lock};
 use crate::error::StoreError;
 use crate::log::{Scan, ScanRow};
 use crate::queue::QueueId;
@@ -38,21 +38,10 @@ impl Shared {
         let out = Scan { rows: Vec::new(), next: after };
         let mut wanted = Wanted { id, from: 0, rows_max: rows_max.max(1), out };
         loop {
-            let low = {
-                let queues = self.queues.lock();
-                let queue = queues.get(id);
-                if queue.waiting() == 0 {
-                    return Ok(wanted.out);
-                }
-                queue.settled.low_water()
+            let Some((segment, from)) = self.segment_ahead(id, wanted.out.next) else {
+                return Ok(wanted.out);
             };
-            wanted.from = low.max(wanted.out.next + 1);
-            let segment = {
-                let inner = lock(&self.inner);
-                let ahead = |segment: &&Segment| segment.end_sequence > wanted.from && segment.waits_for(id);
-                inner.segments.iter().find(ahead).cloned()
-            };
-            let Some(segment) = segment else { return Ok(wanted.out) };
+            wanted.from = from;
             let path = segment.path(&self.dir);
             match self.scan_segment(&mut wanted, &segment) {
                 Ok(true) => wanted.out.next = wanted.out.next.max(segment.end_sequence - 1),
@@ -100,15 +89,7 @@ impl Shared {
             };
             let batch = scanner.batch();
             let Ok(mut records) = format::records(&header, batch) else { continue };
-            {
-                let queues = self.queues.lock();
-                let queue = queues.get(wanted.id);
-                records.retain(|record| {
-                    record.sequence >= wanted.from
-                        && record.previous(wanted.id).is_some()
-                        && queue.wants(record.sequence)
-                });
-            }
+            self.retain_wanted(&mut records, wanted.id, wanted.from);
             for record in &records {
                 let pid_hash =
                     record.body(batch).and_then(StoredEvent::peek_hashes).map_or(0, |(pid, _)| pid);

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use outhaul_event::{Event, TargetName, Uid};
 
 use super::footer::{Footer, Row};
-use super::format::{self, FLAG_HOLE, SEGMENT_HEADER, StoredEvent};
+use super::format::{self, FLAG_HOLE, RecordHeader, SEGMENT_HEADER, StoredEvent};
 use super::scan::{Scanner, Step, readable};
 use super::segment::Segment;
 use super::{Shared, lock};
@@ -51,29 +51,42 @@ impl Shared {
         let out = ReadBatch { entries: Vec::new(), next: after };
         let mut wanted = Wanted { queue, id, entries_max: entries_max.max(1), bytes_max, bytes: 0, out };
         loop {
-            // Settling goes on meanwhile, so where to go on is asked anew for each segment.
-            let low = {
-                let queues = self.queues.lock();
-                let queue = queues.get(id);
-                if queue.waiting() == 0 {
-                    return Ok(wanted.out);
-                }
-                queue.settled.low_water()
+            let Some((segment, from)) = self.segment_ahead(id, wanted.out.next) else {
+                return Ok(wanted.out);
             };
-            let from = low.max(wanted.out.next + 1);
-            let segment = {
-                let inner = lock(&self.inner);
-                // No binary search: a merged segment may span a finished one that is not gone yet.
-                let ahead = |segment: &&Segment| segment.end_sequence > from && segment.waits_for(id);
-                inner.segments.iter().find(ahead).cloned()
-            };
-            let Some(segment) = segment else { return Ok(wanted.out) };
             match self.read_segment(&mut wanted, &segment, from)? {
                 Ended::Full => return Ok(wanted.out),
                 Ended::Whole => wanted.out.next = wanted.out.next.max(segment.end_sequence - 1),
                 Ended::Gone => {}
             }
         }
+    }
+
+    /// The segment that has the next entries of a queue behind a sequence, and the first sequence that may be one of them.
+    /// Settling goes on meanwhile, so this is asked anew for each segment.
+    pub(super) fn segment_ahead(&self, id: QueueId, after: u64) -> Option<(Segment, u64)> {
+        let low = {
+            let queues = self.queues.lock();
+            let queue = queues.get(id);
+            if queue.waiting() == 0 {
+                return None;
+            }
+            queue.settled.low_water()
+        };
+        let from = low.max(after + 1);
+        let inner = lock(&self.inner);
+        // No binary search: a merged segment may span a finished one that is not gone yet.
+        let ahead = |segment: &&Segment| segment.end_sequence > from && segment.waits_for(id);
+        inner.segments.iter().find(ahead).cloned().map(|segment| (segment, from))
+    }
+
+    /// Leaves the records of a batch that a queue waits for, from a sequence on.
+    pub(super) fn retain_wanted(&self, records: &mut Vec<RecordHeader>, id: QueueId, from: u64) {
+        let queues = self.queues.lock();
+        let queue = queues.get(id);
+        records.retain(|record| {
+            record.sequence >= from && record.previous(id).is_some() && queue.wants(record.sequence)
+        });
     }
 
     /// Reads the entries of a segment from a sequence on. What was read of a segment that turns out to be gone is kept:
@@ -122,15 +135,7 @@ impl Shared {
             };
             let batch = scanner.batch();
             let Ok(mut records) = format::records(&header, batch) else { continue };
-            {
-                let queues = self.queues.lock();
-                let queue = queues.get(wanted.id);
-                records.retain(|record| {
-                    record.sequence >= from
-                        && record.previous(wanted.id).is_some()
-                        && queue.wants(record.sequence)
-                });
-            }
+            self.retain_wanted(&mut records, wanted.id, from);
             for record in &records {
                 let previous = record.previous(wanted.id).unwrap_or(0);
                 let body = match record.body(batch) {

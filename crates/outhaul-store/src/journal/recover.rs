@@ -97,10 +97,11 @@ impl Recovery<'_> {
         self.supersede(&mut found)?;
         let total = found.iter().map(|each| each.length).sum();
         self.watch.begin(total);
+        let mark = EndMark::read(self.fs, self.dir);
         if let Some(newest) = found.iter_mut().rev().find(|each| !each.segment.merged) {
-            self.end_newest(newest, &mut out.report)?;
+            self.end_newest(newest, mark, &mut out.report)?;
         }
-        self.lost_end(&found, &mut out);
+        lost_end(&found, mark, &mut out);
         self.state(&mut found, &mut out)?;
         self.unfinished(&mut out)?;
         self.missing(&mut found, &mut out);
@@ -254,7 +255,12 @@ impl Recovery<'_> {
     }
 
     /// Decides where the newest segment ends.
-    fn end_newest(&self, newest: &mut Found, report: &mut OpenReport) -> Result<(), StoreError> {
+    fn end_newest(
+        &self,
+        newest: &mut Found,
+        mark: Option<EndMark>,
+        report: &mut OpenReport,
+    ) -> Result<(), StoreError> {
         let path = newest.segment.path(self.dir);
         if let Some(footer) = newest.footer.as_ref().or(newest.known.as_ref()) {
             newest.segment.end = footer.end;
@@ -264,7 +270,7 @@ impl Recovery<'_> {
         let Cut { end, confirmed, torn, stale, unreadable } = cut.map_err(StoreError::io("read", &path))?;
         self.must_be_readable(unreadable, &path)?;
         // Behind a clean end nothing was under way: what does not verify before it is damage.
-        let closed = EndMark::read(self.fs, self.dir).filter(|mark| mark.number == newest.segment.number);
+        let closed = mark.filter(|mark| mark.number == newest.segment.number);
         if let Some(mark) = closed.filter(|mark| mark.end > end) {
             newest.segment.end = mark.end;
             return Ok(());
@@ -289,28 +295,6 @@ impl Recovery<'_> {
             true => Err(StoreError::io("read", path)(scan::unreadable())),
             false => Ok(()),
         }
-    }
-
-    /// Reports that the newest segment is missing, or shorter than it was behind a clean end.
-    fn lost_end(&self, found: &[Found], out: &mut Recovered) {
-        let Some(mark) = EndMark::read(self.fs, self.dir) else { return };
-        let newest = found.iter().rev().find(|each| !each.segment.merged).map(|each| &each.segment);
-        let (number, there) = newest.map_or((0, 0), |segment| (segment.number, segment.end));
-        let (offset, reason) = match number {
-            _ if number < mark.number => (0, "the newest segment is missing; what was in it is lost"),
-            _ if number == mark.number && there < mark.end => {
-                (there, "the file is shorter than it was when the log was closed; what was in it is lost")
-            }
-            _ => return,
-        };
-        out.next_number = out.next_number.max(mark.number.saturating_add(1));
-        let (file, length) = (Segment::file_name(mark.number), mark.end.saturating_sub(offset));
-        if offset > 0 {
-            // It is no write that was not finished.
-            out.report.torn_bytes = 0;
-        }
-        let reason = reason.to_owned();
-        out.report.damage.push(Damage { file, offset, length, reason, quarantined: None });
     }
 
     /// The newest valid checkpoint, and what was recorded since.
@@ -503,6 +487,17 @@ impl Recovery<'_> {
         each.segment.footer = written.and_then(|()| each.file.sync()).is_ok();
         each.segment.set_index(survey.footer.index.clone());
     }
+}
+
+/// Reports that the newest segment is missing.
+fn lost_end(found: &[Found], mark: Option<EndMark>, out: &mut Recovered) {
+    let newest = found.iter().rev().find(|each| !each.segment.merged);
+    let number = newest.map_or(0, |each| each.segment.number);
+    let Some(mark) = mark.filter(|mark| number < mark.number) else { return };
+    out.next_number = out.next_number.max(mark.number.saturating_add(1));
+    let reason = "the newest segment is missing; what was in it is lost".to_owned();
+    let (file, length) = (Segment::file_name(mark.number), mark.end);
+    out.report.damage.push(Damage { file, offset: 0, length, reason, quarantined: None });
 }
 
 /// A file that is ready to become a segment.

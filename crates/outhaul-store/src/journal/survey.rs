@@ -201,7 +201,7 @@ pub(super) fn survey(
     }
     out.unreadable = scanner.met_unreadable();
     let end = end.unwrap_or(reached);
-    (out.footer, out.rows) = builder.finish(segment.first_sequence, end, 0);
+    (out.footer, out.rows) = builder.finish(segment.first_sequence, end);
     Ok(Some(out))
 }
 

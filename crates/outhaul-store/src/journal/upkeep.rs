@@ -192,7 +192,7 @@ impl Shared {
             let length = file.len()?;
             let read = match noted {
                 Some(noted) => {
-                    let (footer, rows) = noted.finish(segment.first_sequence, segment.end, 0);
+                    let (footer, rows) = noted.finish(segment.first_sequence, segment.end);
                     Some(Survey { footer, rows, ..Survey::default() })
                 }
                 None => survey(&*file, &segment, Some(segment.end), length, |_| true)?,
