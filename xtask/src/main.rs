@@ -1,6 +1,6 @@
 //! All automation of the workspace, run as `cargo xtask VERB`.
 //!
-//! It is compiled before everything else, so it depends on little and on no crate of the workspace. CI calls its
+//! It is compiled before everything else, so it depends on little; of the workspace only on the servers of the tests. CI calls its
 //! verbs and holds no logic of its own.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line tool speaks to a person")]
 
@@ -10,6 +10,7 @@ mod deny;
 mod edges;
 mod lint;
 mod metadata;
+mod services;
 mod soak;
 mod test;
 mod tidy;
@@ -33,10 +34,15 @@ enum Verb {
     Lint,
     /// The gate: every test of the workspace
     Test {
-        /// `all` adds the slow suites and builds each feature and crate alone; any other name is one crate,
+        /// `all` adds the slow suites and builds each feature and crate alone; `targets` is every target crate
+        /// against its servers; any other name is one crate,
         /// with or without `outhaul-`
         suite: Option<String>,
+        /// Behind `targets`: one of them, with or without `outhaul-target-`
+        name: Option<String>,
     },
+    /// Real servers to try a target against: installs what is missing, starts, ends
+    Services(services::Options),
     /// Repeats the slow suites with new seeds until the time is over or one fails
     Soak(soak::Options),
     /// Measures a suite against its goals and its rivals, or runs the criterion benchmarks of the crates
@@ -57,7 +63,8 @@ fn run(verb: Verb) -> Result<ExitCode> {
     let root = workspace_root()?;
     match verb {
         Verb::Lint => lint::run(&root)?,
-        Verb::Test { suite } => test::run(&root, suite.as_deref())?,
+        Verb::Test { suite, name } => test::run(&root, suite.as_deref(), name.as_deref())?,
+        Verb::Services(options) => services::run(&root, &options)?,
         Verb::Soak(options) => soak::run(&root, &options)?,
         Verb::Bench(options) => return bench::run(&root, &options),
     }

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::cmd::{self, step};
 use crate::metadata::{Metadata, Package};
+use crate::services;
 
 /// The facade, whose features are each built alone.
 const FACADE: &str = "outhaul";
@@ -14,18 +15,49 @@ const FACADE: &str = "outhaul";
 /// By how much `test all` and `soak` multiply the slow suites: simulated disk states, crash rounds.
 pub(crate) const SLOW_SCALE: &str = "10";
 
-pub(crate) fn run(root: &Path, suite: Option<&str>) -> Result<()> {
-    match suite {
-        None => step("test", || cmd::run(&mut gate(root))),
-        Some("all") => all(root),
-        Some(name) => {
-            let metadata = Metadata::load(root)?;
-            let package = &metadata.package(name)?.name;
-            step(package, || {
-                cmd::run(&mut cmd::cargo(root, &["test", "-p", package, "--all-features", "--locked"]))
-            })
-        }
+pub(crate) fn run(root: &Path, suite: Option<&str>, name: Option<&str>) -> Result<()> {
+    if suite != Some(TARGETS) && name.is_some() {
+        bail!("only `test {TARGETS}` takes a second name");
     }
+    match suite {
+        None => {
+            servers()?;
+            step("test", || cmd::run(&mut gate(root)))
+        }
+        Some("all") => all(root),
+        Some(TARGETS) => {
+            servers()?;
+            targets(&Metadata::load(root)?, name)?.iter().try_for_each(|package| one(root, package))
+        }
+        Some(name) => one(root, &Metadata::load(root)?.package(name)?.name),
+    }
+}
+
+/// The suite of all target crates.
+const TARGETS: &str = "targets";
+
+/// What a target crate's name begins with.
+const TARGET: &str = "outhaul-target-";
+
+/// The tests that need a server fail, with the reason, where it is not installed.
+fn servers() -> Result<()> {
+    step("servers", || services::install_all(&[]))
+}
+
+fn one(root: &Path, package: &str) -> Result<()> {
+    step(package, || cmd::run(&mut cmd::cargo(root, &["test", "-p", package, "--all-features", "--locked"])))
+}
+
+/// The crates of all targets, or of the one with this name.
+fn targets<'a>(metadata: &'a Metadata, name: Option<&str>) -> Result<Vec<&'a str>> {
+    let all =
+        metadata.packages.iter().map(|package| package.name.as_str()).filter(|of| of.starts_with(TARGET));
+    let wanted = name.map(|name| format!("{TARGET}{}", name.trim_start_matches(TARGET)));
+    let found: Vec<&str> = all.filter(|of| wanted.as_ref().is_none_or(|wanted| wanted == of)).collect();
+    if found.is_empty() {
+        bail!("there is no target `{}`", name.unwrap_or_default());
+    }
+    Ok(found)
 }
 
 /// The features are those of clippy and of the documentation, so that a dependency is compiled in one shape only.
@@ -34,6 +66,7 @@ fn gate(root: &Path) -> Command {
 }
 
 fn all(root: &Path) -> Result<()> {
+    servers()?;
     let metadata = Metadata::load(root)?;
     for arguments in checks(metadata.package(FACADE)?, &metadata.packages) {
         step(&arguments.join(" "), || {
@@ -78,6 +111,19 @@ fn checks(facade: &Package, packages: &[Package]) -> Vec<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_targets_are_found_by_their_names() {
+        let json = r#"{"target_directory": "/t", "packages": [
+            {"name": "outhaul-target", "dependencies": [], "features": {}, "targets": []},
+            {"name": "outhaul-target-nats", "dependencies": [], "features": {}, "targets": []},
+            {"name": "outhaul-target-file", "dependencies": [], "features": {}, "targets": []}]}"#;
+        let metadata: Metadata = serde_json::from_str(json).unwrap();
+        assert_eq!(targets(&metadata, None).unwrap(), ["outhaul-target-nats", "outhaul-target-file"]);
+        assert_eq!(targets(&metadata, Some("nats")).unwrap(), ["outhaul-target-nats"]);
+        assert_eq!(targets(&metadata, Some("outhaul-target-file")).unwrap(), ["outhaul-target-file"]);
+        assert!(targets(&metadata, Some("natz")).unwrap_err().to_string().contains("`natz`"));
+    }
 
     #[test]
     fn each_crate_and_each_feature_of_the_facade_is_checked_alone() {
