@@ -1,5 +1,6 @@
 //! [`Event`] and the builder that checks it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -17,6 +18,16 @@ pub enum HeaderValue {
     Integer(i32),
     /// A truth value.
     Boolean(bool),
+}
+
+impl HeaderValue {
+    /// The canonical text of the CloudEvents type system.
+    pub fn text(&self) -> Cow<'_, str> {
+        match self {
+            Self::Text(text) => Cow::Borrowed(text),
+            other => Cow::Owned(other.to_string()),
+        }
+    }
 }
 
 impl fmt::Display for HeaderValue {
@@ -118,6 +129,29 @@ impl Event {
     /// Extension attributes, by name.
     pub fn headers(&self) -> &BTreeMap<String, HeaderValue> {
         &self.headers
+    }
+
+    /// Every attribute as CloudEvents spells it, with its value as text: `specversion`, `id`, `source`, `type`, those
+    /// of `subject`, `time`, `dataschema` and `partitionkey` that it has, then the headers by name. What the media type
+    /// is says [`effective_content_type`](Self::effective_content_type).
+    pub fn attributes(&self) -> impl Iterator<Item = (&str, Cow<'_, str>)> {
+        let required =
+            [("specversion", "1.0"), ("id", &self.id), ("source", &self.source), ("type", &self.kind)];
+        let optional = [
+            ("subject", &self.subject),
+            ("time", &self.time),
+            ("dataschema", &self.schema),
+            ("partitionkey", &self.pid),
+        ];
+        let optional = optional.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
+        let known = required.into_iter().chain(optional).map(|(name, value)| (name, Cow::Borrowed(value)));
+        known.chain(self.headers.iter().map(|(name, value)| (name.as_str(), value.text())))
+    }
+
+    /// The attribute of this name, as text; `pid` stands for `partitionkey`.
+    pub fn attribute(&self, name: &str) -> Option<Cow<'_, str>> {
+        let name = if name == "pid" { "partitionkey" } else { name };
+        self.attributes().find(|(of, _)| *of == name).map(|(_, value)| value)
     }
 
     /// The data; empty means that there is none.

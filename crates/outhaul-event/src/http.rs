@@ -29,26 +29,9 @@ impl Event {
     /// The headers of binary mode: `ce-…` names with encoded values, then `content-type`, which
     /// is explicit wherever there is a body.
     pub fn to_headers(&self) -> Vec<(Cow<'static, str>, String)> {
-        let mut headers: Vec<(Cow<'static, str>, String)> = vec![
-            ("ce-specversion".into(), "1.0".to_owned()),
-            ("ce-id".into(), to_header_value(&self.id)),
-            ("ce-source".into(), to_header_value(&self.source)),
-            ("ce-type".into(), to_header_value(&self.kind)),
-        ];
-        let optional = [
-            ("ce-subject", &self.subject),
-            ("ce-time", &self.time),
-            ("ce-dataschema", &self.schema),
-            ("ce-partitionkey", &self.pid),
-        ];
-        for (name, value) in optional {
-            if let Some(value) = value {
-                headers.push((name.into(), to_header_value(value)));
-            }
-        }
-        for (name, value) in &self.headers {
-            headers.push((format!("ce-{name}").into(), to_header_value(&value.to_string())));
-        }
+        let named =
+            self.attributes().map(|(name, value)| (format!("ce-{name}").into(), to_header_value(&value)));
+        let mut headers: Vec<(Cow<'static, str>, String)> = named.collect();
         if let Some(content_type) = self.effective_content_type() {
             headers.push(("content-type".into(), content_type.to_owned()));
         }

@@ -24,6 +24,7 @@ struct Shared {
 struct State {
     ended: bool,
     refusing: bool,
+    listening: bool,
     held: bool,
     delay: Duration,
     /// How many bytes the clients may still send before all lines are cut.
@@ -40,9 +41,10 @@ impl Proxy {
     pub fn start(upstream: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, crate::ports::free())).expect("a free port");
         let address = listener.local_addr().expect("a bound listener has an address");
-        let shared = Arc::new(Shared { upstream, state: Mutex::default(), changed: Condvar::new() });
+        let state = Mutex::new(State { listening: true, ..State::default() });
+        let shared = Arc::new(Shared { upstream, state, changed: Condvar::new() });
         let of_thread = Arc::clone(&shared);
-        thread::spawn(move || of_thread.accept(&listener));
+        thread::spawn(move || of_thread.listen(listener, address));
         Self { address, shared }
     }
 
@@ -56,14 +58,26 @@ impl Proxy {
         self.shared.lock().cut();
     }
 
-    /// Cuts every line and each new one at once, or takes them again. The port stays bound, so that nobody else gets
-    /// it: a client sees its connection closed.
+    /// Cuts every line and listens no more, so that connections are refused; or listens again. Returns when it is so.
+    ///
+    /// # Panics
+    /// Another process took the port meanwhile.
     pub fn refuse(&self, refuse: bool) {
-        let mut state = self.shared.lock();
-        state.refusing = refuse;
-        if refuse {
-            state.cut();
-        }
+        self.set(|state| {
+            state.refusing = refuse;
+            if refuse {
+                state.cut();
+            }
+        });
+        self.wake();
+        let state = self.shared.lock();
+        let settled = |state: &mut State| state.listening == refuse;
+        drop(self.shared.changed.wait_while(state, settled).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Its thread may wait in `accept`.
+    fn wake(&self) {
+        drop(TcpStream::connect(self.address));
     }
 
     /// Half-opens the lines: they stay and new ones are taken, but nothing goes through; or lets it go on.
@@ -99,8 +113,7 @@ impl Drop for Proxy {
             state.held = false;
             state.cut();
         });
-        // It waits in `accept`; this wakes it.
-        drop(TcpStream::connect(self.address));
+        self.wake();
     }
 }
 
@@ -118,21 +131,36 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn accept(self: Arc<Self>, listener: &TcpListener) {
-        for client in listener.incoming() {
-            if self.lock().ended {
+    /// Takes clients until the proxy ends, without a listener for as long as they are to be refused.
+    fn listen(self: &Arc<Self>, first: TcpListener, address: SocketAddr) {
+        let mut listener = Some(first);
+        loop {
+            let mut state = self.lock();
+            if state.ended {
                 return;
             }
-            let Ok(client) = client else { continue };
-            let shared = Arc::clone(&self);
-            thread::spawn(move || shared.serve(client));
+            if state.refusing {
+                listener = None;
+            }
+            state.listening = listener.is_some();
+            self.changed.notify_all();
+            let Some(open) = &listener else {
+                let refusing = |state: &mut State| state.refusing && !state.ended;
+                let state = self.changed.wait_while(state, refusing).unwrap_or_else(PoisonError::into_inner);
+                if !state.ended {
+                    listener = Some(TcpListener::bind(address).expect("the port that was ours before"));
+                }
+                continue;
+            };
+            drop(state);
+            if let Ok((client, _)) = open.accept() {
+                let shared = Arc::clone(self);
+                thread::spawn(move || shared.serve(client));
+            }
         }
     }
 
     fn serve(self: Arc<Self>, client: TcpStream) {
-        if self.lock().refusing {
-            return;
-        }
         let Ok(server) = TcpStream::connect(self.upstream) else { return };
         let copies = (client.try_clone(), server.try_clone(), client.try_clone(), server.try_clone());
         let (Ok(from_client), Ok(to_server), Ok(a), Ok(b)) = copies else { return };

@@ -59,6 +59,8 @@
 //! - [`TargetUri`] takes a target's URI apart: the URL untouched, the [`TargetOptions`] that every target knows, and
 //!   the options of its kind. Errors list what is valid and show no credential.
 //! - [`encode`] writes the body formats; [`Secret`] holds credentials; [`redact`] keeps them out of texts.
+//! - [`Address`] takes a URL like `scheme://user:password@host:port/path` apart; a [`Template`] makes a subject, topic
+//!   or key out of an event's attributes; `net` (feature of that name) has deadlines, cached connections and TLS.
 //! - `testkit` (feature of that name) is the conformance kit: named tests that every target passes.
 //!
 //! # Rules for targets
@@ -67,13 +69,17 @@
 //! - No secret in `Debug` or in an error, its sources included; [`DeliveryError::detail`] cleans URLs, nothing else.
 //! - A dropped future leaves the target usable.
 
+mod address;
 mod config_error;
 mod contract;
 pub mod encode;
 mod error;
+#[cfg(feature = "net")]
+pub mod net;
 mod options;
 mod redact;
 mod secret;
+mod template;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 mod uri;
@@ -81,6 +87,7 @@ mod uri;
 pub use async_trait::async_trait;
 pub use outhaul_event;
 
+pub use address::Address;
 pub use config_error::ConfigError;
 pub use contract::{Attempt, BatchOrder, Capabilities, Target};
 pub use error::{DETAIL_BYTES_MAX, DeliveryError, ErrorKind, Verdict};
@@ -90,4 +97,5 @@ pub use options::{
 };
 pub use redact::redact;
 pub use secret::{Secret, SecretError};
+pub use template::{Template, TemplateError};
 pub use uri::{TargetUri, percent_decode};

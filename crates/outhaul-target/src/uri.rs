@@ -60,6 +60,40 @@ impl TargetUri {
         Ok(uri)
     }
 
+    /// The same out of a table, as a configuration file has it: the URI, which may hold options as well, and options
+    /// by their keys without `outhaul.` before them, their values as they are.
+    ///
+    /// ```
+    /// use outhaul_target::TargetUri;
+    ///
+    /// let mut uri = TargetUri::from_table("https://h/in", [("timeout", "5s"), ("mode", "structured")])?;
+    /// assert_eq!(uri.options().timeout.as_secs(), 5);
+    /// assert_eq!(uri.take("mode").as_deref(), Some("structured"));
+    /// # Ok::<(), outhaul_target::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse); a key that stands in the URI as well, or twice in the table.
+    pub fn from_table<'a>(
+        text: &str,
+        options: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Self, ConfigError> {
+        let mut whole = text.to_owned();
+        let mut fragment = String::new();
+        if let Some(at) = whole.find('#') {
+            fragment = whole.split_off(at);
+        }
+        for (key, value) in options {
+            whole.push(if whole.contains('?') { '&' } else { '?' });
+            whole.push_str("outhaul.");
+            whole.push_str(&escaped(key));
+            whole.push('=');
+            whole.push_str(&escaped(value));
+        }
+        whole.push_str(&fragment);
+        Self::parse(&whole)
+    }
+
     /// The scheme, in lower case: `https`, `file`, …
     pub fn scheme(&self) -> &str {
         &self.scheme
@@ -240,6 +274,12 @@ fn scheme_of(text: &str) -> Result<String, ConfigError> {
         let help = "write for example `file:delivered.ndjson`, `stdout:` or `https://example.com/hook`";
         ConfigError::new("the URI is not valid", text, "it does not begin with a scheme and a colon", help)
     })
+}
+
+/// Escapes whatever has a meaning in a query.
+fn escaped(text: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/:{}".contains(&b);
+    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
 /// Decodes `%XX`; None if an escape is broken or the result is not UTF-8.

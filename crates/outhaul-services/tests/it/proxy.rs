@@ -46,8 +46,11 @@ fn what_is_sent_goes_through_and_a_cut_ends_it() {
 #[test]
 fn nobody_is_served_while_it_refuses() {
     let proxy = Proxy::start(echo());
+    let open = line(&proxy);
     proxy.refuse(true);
-    assert_eq!(said(&line(&proxy), "hello"), None);
+    assert_eq!(said(&open, "hello"), None);
+    let refused = TcpStream::connect(proxy.address()).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     proxy.refuse(false);
     assert_eq!(said(&line(&proxy), "hello").as_deref(), Some("hello"));
 }

@@ -167,3 +167,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_table_says_the_same_as_a_uri() {
+    let options = [("timeout", "5s"), ("topic", "50% & more#x?=")];
+    let mut uri = TargetUri::from_table("nats://h/a?b=1#f", options).unwrap();
+    assert_eq!(uri.url(), "nats://h/a?b=1#f");
+    assert_eq!(uri.options().timeout, Duration::from_secs(5));
+    assert_eq!(uri.take("topic").as_deref(), Some("50% & more#x?="));
+    for (text, options) in [
+        ("nats://h?outhaul.timeout=1s", vec![("timeout", "5s")]),
+        ("nats://h", vec![("timeout", "5s"), ("timeout", "5s")]),
+        ("nats://h", vec![("timeout", "soon")]),
+        ("nats://h", vec![("timeout", "")]),
+    ] {
+        assert!(TargetUri::from_table(text, options).is_err(), "{text}");
+    }
+}
