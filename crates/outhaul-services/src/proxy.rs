@@ -161,6 +161,9 @@ impl Shared {
     }
 
     fn serve(self: Arc<Self>, client: TcpStream) {
+        if self.lock().refusing {
+            return;
+        }
         let Ok(server) = TcpStream::connect(self.upstream) else { return };
         let copies = (client.try_clone(), server.try_clone(), client.try_clone(), server.try_clone());
         let (Ok(from_client), Ok(to_server), Ok(a), Ok(b)) = copies else { return };

@@ -67,6 +67,7 @@
 
 mod cases;
 mod driver;
+mod trouble;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -99,6 +100,30 @@ pub trait Fixture: Send + Sync + Sized + 'static {
     /// The receiver cannot be put into this condition. The cases that need it are left out, with this reason.
     async fn set(&self, condition: Condition) -> Result<(), Unsupported>;
 
+    /// As [`start`](Self::start), with a receiver that nobody shares: it is killed and paused.
+    async fn start_alone() -> Self {
+        Self::start().await
+    }
+
+    /// Starts a receiver, and makes targets, that differ from the usual ones in this.
+    ///
+    /// # Errors
+    /// The protocol or the fixture does not have the variant. The case that needs it is left out, with this reason.
+    async fn start_as(_variant: Variant) -> Result<Self, Unsupported> {
+        Err(Unsupported("the fixture has no such variant"))
+    }
+
+    /// Writes a client certificate that is valid over the expired one of [`Variant::TlsRenewed`].
+    async fn renew(&self) {}
+
+    /// How many bytes of a body the receiver refuses to take, while it takes its neighbours.
+    ///
+    /// # Errors
+    /// It has no bound. The cases about one are left out, with this reason.
+    fn too_large(&self) -> Result<usize, Unsupported> {
+        Err(Unsupported("the receiver has no bound"))
+    }
+
     /// The credentials that the targets were made with: no text may hold one of them.
     fn secrets(&self) -> Vec<String> {
         Vec::new()
@@ -112,6 +137,7 @@ pub trait Fixture: Send + Sync + Sized + 'static {
 
 /// What a receiver does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Condition {
     /// It takes everything.
     Healthy,
@@ -121,6 +147,41 @@ pub enum Condition {
     Hanging,
     /// About a third of the requests fails, in any way that is no `Reject`.
     Flaky,
+    /// It cuts each line within the next event that it is sent.
+    Cutting,
+    /// It has just cut every line, and is healthy.
+    Cut,
+    /// It says that it gets too much.
+    Throttling,
+    /// Its process was stopped (SIGSTOP); it goes on at `Healthy`.
+    Paused,
+    /// Its process was killed (SIGKILL); at `Healthy` it starts with what it kept.
+    Killed,
+    /// It runs, but the topic, stream, queue or table is not there; at `Healthy` it is.
+    Missing,
+}
+
+/// In what a receiver and its targets differ from the usual ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Variant {
+    /// The target's credentials are not those that the receiver knows.
+    WrongCredentials,
+    /// The destination is made out of the event: events of the type `com.example.numbered` have a route, those of
+    /// `com.example.nowhere` have none.
+    Templated,
+    /// TLS, and everything is right.
+    Tls,
+    /// The target trusts another authority than the one of the server's certificate.
+    TlsOtherAuthority,
+    /// The server's certificate has expired.
+    TlsExpired,
+    /// The server's certificate is of another name.
+    TlsWrongName,
+    /// The server wants a certificate, and the target has none.
+    TlsNoClientCertificate,
+    /// The server wants a certificate, and the target's has expired until [`Fixture::renew`].
+    TlsRenewed,
 }
 
 /// Why a case or condition cannot be had.
@@ -230,6 +291,22 @@ macro_rules! conformance {
             no_secret_is_shown
             a_body_of_a_mebibyte_arrives
             sixty_four_arrive_at_once
+            a_receiver_that_cuts_the_line_loses_nothing
+            a_receiver_that_is_cut_again_and_again_keeps_the_order
+            a_receiver_that_throttles_means_retry
+            a_receiver_that_is_paused_ends_at_the_deadline
+            a_receiver_that_is_killed_comes_back_with_what_it_took
+            a_missing_destination_means_hold_until_it_appears
+            wrong_credentials_mean_hold
+            an_event_too_large_is_rejected_alone
+            a_batch_keeps_its_order_when_one_event_fails
+            an_event_without_a_route_stops_nobody
+            tls_delivers
+            a_certificate_of_another_authority_means_hold
+            an_expired_certificate_means_hold
+            a_certificate_of_another_name_means_hold
+            a_missing_client_certificate_means_hold
+            a_client_certificate_renewed_on_disk_is_used
         }
     };
     (@tests $fixture:ty: $($case:ident)*) => {

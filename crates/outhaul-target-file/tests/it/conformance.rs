@@ -42,6 +42,7 @@ impl Fixture for Directory {
                 return Err(Unsupported("a file does not hang; a pipe does, see `streams`"));
             }
             Condition::Flaky => return Err(Unsupported("a file does not fail by chance; see `files`")),
+            _ => return Err(Unsupported("a file is no server")),
         }
         Ok(())
     }

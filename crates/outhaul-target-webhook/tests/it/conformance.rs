@@ -44,6 +44,9 @@ impl<const STRUCTURED: bool> Fixture for Server<STRUCTURED> {
             Condition::Healthy | Condition::Refusing => ok,
             Condition::Hanging => Answer::Hang,
             Condition::Flaky => Answer::Flaky,
+            Condition::Throttling => Answer::Status(429, Vec::new()),
+            Condition::Missing => Answer::Status(404, Vec::new()),
+            _ => return Err(Unsupported("the receiver of this fixture is a part of the test's process")),
         });
         match condition {
             Condition::Refusing => self.0.stop(),

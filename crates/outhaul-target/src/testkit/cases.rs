@@ -12,11 +12,12 @@ use outhaul_event::{Bytes, Event};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::driver::deliver_all;
+use super::trouble::*;
 use super::{Arrival, Condition, Fixture, Unsupported, attempt};
 use crate::contract::{Attempt, Target};
 use crate::error::{DeliveryError, ErrorKind, Verdict};
 
-type Ended = Result<(), Unsupported>;
+pub(super) type Ended = Result<(), Unsupported>;
 
 macro_rules! table {
     ($($case:ident)*) => {
@@ -47,6 +48,22 @@ table! {
     no_secret_is_shown
     a_body_of_a_mebibyte_arrives
     sixty_four_arrive_at_once
+    a_receiver_that_cuts_the_line_loses_nothing
+    a_receiver_that_is_cut_again_and_again_keeps_the_order
+    a_receiver_that_throttles_means_retry
+    a_receiver_that_is_paused_ends_at_the_deadline
+    a_receiver_that_is_killed_comes_back_with_what_it_took
+    a_missing_destination_means_hold_until_it_appears
+    wrong_credentials_mean_hold
+    an_event_too_large_is_rejected_alone
+    a_batch_keeps_its_order_when_one_event_fails
+    an_event_without_a_route_stops_nobody
+    tls_delivers
+    a_certificate_of_another_authority_means_hold
+    an_expired_certificate_means_hold
+    a_certificate_of_another_name_means_hold
+    a_missing_client_certificate_means_hold
+    a_client_certificate_renewed_on_disk_is_used
 }
 
 fn boxed<'a>(
@@ -56,11 +73,11 @@ fn boxed<'a>(
 }
 
 /// Long enough that it never passes in a case that is not about it.
-const CALM: Duration = Duration::from_secs(30);
+pub(super) const CALM: Duration = Duration::from_secs(30);
 /// What a case about the deadline waits for.
-const SHORT: Duration = Duration::from_millis(400);
+pub(super) const SHORT: Duration = Duration::from_millis(400);
 /// How long a deadline may be overrun on a busy machine.
-const GRACE: Duration = Duration::from_secs(8);
+pub(super) const GRACE: Duration = Duration::from_secs(8);
 
 async fn bodies_come_back_exact<F: Fixture>() -> Ended {
     let fixture = F::start().await;
@@ -111,7 +128,7 @@ async fn a_batch_has_one_result_per_event<F: Fixture>() -> Ended {
 }
 
 async fn order_per_pid_is_kept_through_retries<F: Fixture>() -> Ended {
-    const EVENTS: usize = 300;
+    const EVENTS: usize = 1_000;
     const PIDS: usize = 20;
     let fixture = F::start().await;
     let target = fixture.target(SHORT).await;
@@ -122,6 +139,12 @@ async fn order_per_pid_is_kept_through_retries<F: Fixture>() -> Ended {
     assert!(failures > 0 || !flaky, "the fixture is flaky, and yet nothing failed");
     let arrived = fixture.arrived().await;
     assert_eq!(distinct(&arrived), EVENTS, "everything arrives");
+    in_order(&arrived);
+    Ok(())
+}
+
+/// First arrivals of each pid are in the order of their numbers.
+pub(super) fn in_order(arrived: &[Arrival]) {
     let mut seen = HashSet::new();
     let mut last: BTreeMap<&str, usize> = BTreeMap::new();
     for arrival in arrived.iter().filter(|arrival| seen.insert(&arrival.id)) {
@@ -130,7 +153,6 @@ async fn order_per_pid_is_kept_through_retries<F: Fixture>() -> Ended {
         let before = last.insert(pid, number);
         assert!(before < Some(number), "{pid}: {number} arrived behind {before:?}");
     }
-    Ok(())
 }
 
 async fn every_attempt_carries_the_same_dedup_id<F: Fixture>() -> Ended {
@@ -326,19 +348,19 @@ async fn sixty_four_arrive_at_once<F: Fixture>() -> Ended {
     Ok(())
 }
 
-fn numbered(pid: &str, number: usize) -> Event {
+pub(super) fn numbered(pid: &str, number: usize) -> Event {
     let event = Event::builder("com.example.numbered", "/kit").id(number.to_string()).pid(pid);
     event.json(format!(r#"{{"number":{number}}}"#)).build().expect("a valid event")
 }
 
-async fn one(target: &impl Target, event: Event) -> Result<(), DeliveryError> {
+pub(super) async fn one(target: &impl Target, event: Event) -> Result<(), DeliveryError> {
     let mut results = target.deliver(&[attempt(event)]).await;
     assert_eq!(results.len(), 1, "`deliver` returns one result per event");
     results.remove(0)
 }
 
 /// A receiver that was repaired may need a moment, and a target a new connection.
-async fn until_delivered(target: &impl Target, event: Event) {
+pub(super) async fn until_delivered(target: &impl Target, event: Event) {
     let began = Instant::now();
     loop {
         match one(target, event.clone()).await {
@@ -350,7 +372,7 @@ async fn until_delivered(target: &impl Target, event: Event) {
     }
 }
 
-fn distinct(arrived: &[Arrival]) -> usize {
+pub(super) fn distinct(arrived: &[Arrival]) -> usize {
     arrived.iter().map(|arrival| &arrival.id).collect::<HashSet<_>>().len()
 }
 

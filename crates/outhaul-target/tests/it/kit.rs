@@ -103,6 +103,12 @@ impl<const FAULT: u8> Fixture for Memory<FAULT> {
     }
 
     async fn set(&self, condition: Condition) -> Result<(), Unsupported> {
+        if !matches!(
+            condition,
+            Condition::Healthy | Condition::Refusing | Condition::Hanging | Condition::Flaky
+        ) {
+            return Err(Unsupported("memory is no server"));
+        }
         self.0.lock().unwrap().condition = condition;
         Ok(())
     }
@@ -145,7 +151,7 @@ impl<const FAULT: u8> MemoryTarget<FAULT> {
                 tokio::time::sleep(self.timeout).await;
                 Err(ErrorKind::TimedOut.into())
             }
-            Condition::Healthy | Condition::Flaky => Ok(()),
+            _ => Ok(()),
         }
     }
 }
