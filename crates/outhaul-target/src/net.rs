@@ -5,10 +5,12 @@ mod cached;
 mod connect;
 mod tls;
 
+use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 pub use cached::{Cached, Lease};
-pub use connect::{Stream, connect};
+pub use connect::{Stream, connect, io_kind};
 pub use rustls;
 pub use tls::{Tls, TlsError};
 
@@ -43,4 +45,17 @@ pub async fn read(secret: &Secret) -> Result<std::sync::Arc<str>, DeliveryError>
             .with_source(error)),
         Err(error) => Err(DeliveryError::new(ErrorKind::Unknown).with_source(error)),
     }
+}
+
+/// Looks for a cause of this type in a chain of errors. An `io::Error` hides what it wraps from `source`.
+pub fn cause<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<E>() {
+            return Some(found);
+        }
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        next = wrapped.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source());
+    }
+    None
 }

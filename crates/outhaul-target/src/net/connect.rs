@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::tls::Tls;
+use super::{Tls, cause};
 use crate::error::{DeliveryError, ErrorKind};
 
 /// A connection in the clear or encrypted.
@@ -67,15 +67,15 @@ pub async fn connect(
 }
 
 impl DeliveryError {
-    /// What an error of a connection means; never a `Reject`.
+    /// An error of a connection, with what it means.
     pub fn from_io(error: io::Error) -> Self {
         Self::new(io_kind(&error)).with_source(error)
     }
 }
 
-fn io_kind(error: &io::Error) -> ErrorKind {
-    let inner = error.get_ref();
-    if inner.is_some_and(|inner| inner.is::<rustls::Error>()) {
+/// What an error of a connection means; never a `Reject`.
+pub fn io_kind(error: &io::Error) -> ErrorKind {
+    if cause::<rustls::Error>(error).is_some() {
         return ErrorKind::Tls;
     }
     match error.kind() {
