@@ -80,6 +80,12 @@ fn replacements<S: Sink>(sink: &S, ops: &[S::Op], rest: &[Rest<S>]) -> Option<Ve
     let mut closed: HashMap<u64, u32> = HashMap::new();
     let mut any = false;
     for (number, (op, rest)) in ops.iter().zip(rest).enumerate().rev() {
+        // One that was replaced before, and would be late for itself, is so by the next, whatever its key says now.
+        if rest.body.1.as_ref().is_some_and(|extra| extra.bound) && number + 1 < ops.len() {
+            replaced_by[number] = replaced_by[number + 1].or(Some(number + 1));
+            any = true;
+            continue;
+        }
         let apart = rest.body.1.as_ref().is_some_and(|extra| extra.apart);
         let lap = closed.entry(rest.key).or_default();
         let Some(key) = sink.coalesce_key(op).filter(|_| !apart) else {

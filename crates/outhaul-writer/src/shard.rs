@@ -39,6 +39,9 @@ pub(crate) struct Extra {
     give_up_at: Option<Instant>,
     /// Stands for itself: neither replaces nor is replaced.
     pub(crate) apart: bool,
+    /// Was replaced, and something landed that was accepted behind it: it is never applied for itself, but goes with the
+    /// next of its lane, which replaces it again.
+    pub(crate) bound: bool,
     /// Where it was submitted.
     pub(crate) span: Option<Span>,
 }
@@ -89,6 +92,7 @@ pub(crate) struct Shard<S: Sink> {
     once: bool,
     /// A batch that failed as a whole: tried before anything else, in ever smaller batches.
     suspects: VecDeque<Entry<Job<S>>>,
+    /// How many of them go into a batch, with what is bound to them.
     suspects_max: usize,
     batch: Batch<S>,
     /// Of the batch that just ended; kept for their memory.
@@ -284,7 +288,7 @@ impl<S: Sink> Shard<S> {
             Ok(Ok(Answer::Each(results))) => {
                 self.fail_batch(&WriteError::WrongCount { asked, answered: results.len() })
             }
-            Ok(Ok(Answer::Failed(error))) if error.kind == FailureKind::Permanent && load.ops > 1 => {
+            Ok(Ok(Answer::Failed(error))) if error.kind == FailureKind::Permanent && asked > 1 => {
                 self.narrow()
             }
             Ok(Ok(Answer::Failed(error))) => self.answer(vec![Err(error); asked], ended),
@@ -325,7 +329,12 @@ impl<S: Sink> Shard<S> {
                 batch.put(entry);
             });
         } else {
-            for entry in self.suspects.drain(..self.suspects_max.min(self.suspects.len())) {
+            let (mut heads, mut end) = (0, 0);
+            while heads < self.suspects_max && end < self.suspects.len() {
+                heads += usize::from(!is_bound(&self.suspects[end]));
+                end += 1;
+            }
+            for entry in self.suspects.drain(..end) {
                 load += Load::one(entry.bytes);
                 batch.put(entry);
             }
@@ -371,15 +380,12 @@ impl<S: Sink> Shard<S> {
     }
 
     /// As [`answer`](Self::answer), when operations were replaced: each of them shares the fate of the one that is in
-    /// its place, but for a permanent failure, which may be that one's alone. It is that of all when something of the
-    /// pid landed that was accepted behind them: they may not land behind it.
+    /// its place, but for a permanent failure, which may be that one's alone. Of those behind which something of the pid
+    /// landed none may be applied for itself any more: they fail with the one that replaced them, or come again bound
+    /// to it.
     fn answer_replaced(&mut self, results: &[ResultOf<S>], now: Instant) {
         let mut ops: Vec<Option<S::Op>> = self.batch.ops.drain(..).map(Some).collect();
-        let mut stood_for_others = vec![false; ops.len()];
         let members = std::mem::take(&mut self.batch.members);
-        for member in members.iter().filter(|member| member.replaced.is_some()) {
-            stood_for_others[member.at] = true;
-        }
         // The last of each pid that landed, or may have.
         let mut landed = HashMap::new();
         for (number, member) in members.iter().enumerate() {
@@ -388,19 +394,38 @@ impl<S: Sink> Shard<S> {
                 landed.insert(member.rest.key, number);
             }
         }
+        let is_late = |number: usize, rest: &Rest<S>| {
+            rest.body.1.as_ref().is_some_and(|extra| extra.bound)
+                || landed.get(&rest.key).is_some_and(|last| *last > number)
+        };
+        // Those that may be what spoilt a call for others, which are to be tried for themselves.
+        let mut stood_for_others = vec![false; ops.len()];
+        for (number, member) in members.iter().enumerate() {
+            stood_for_others[member.at] |= member.replaced.is_some() && !is_late(number, &member.rest);
+        }
+        // Of those that come again: the place in the call, and whether they are late for themselves.
+        let mut places = Vec::new();
         for (number, member) in members.into_iter().enumerate() {
             let result = results[member.at].clone();
-            self.settled.coalesced += u64::from(member.replaced.is_some() && result.is_ok());
+            let was_replaced = member.replaced.is_some();
+            self.settled.coalesced += u64::from(was_replaced && result.is_ok());
             let Some(op) = member.replaced.or_else(|| ops[member.at].take()) else { continue };
+            let mut rest = member.rest;
             let permanent = matches!(&result, Err(error) if error.kind == FailureKind::Permanent);
-            let in_time = landed.get(&member.rest.key).is_none_or(|last| *last < number);
-            if permanent && stood_for_others[member.at] && in_time {
-                let mut rest = member.rest;
+            let late = is_late(number, &rest);
+            let again = self.again.len();
+            if permanent && stood_for_others[member.at] && !late {
                 rest.body.1.get_or_insert_default().apart = true;
                 self.come_again(op, rest);
             } else {
-                self.settle(op, member.rest, result, now);
+                self.settle(op, rest, result, now);
             }
+            if self.again.len() > again {
+                places.push((member.at, was_replaced && late));
+            }
+        }
+        if places.iter().any(|(_, late)| *late) {
+            bind(&mut self.again, &places);
         }
         self.suspects_max = self.suspects_max.saturating_mul(2);
     }
@@ -433,7 +458,7 @@ impl<S: Sink> Shard<S> {
     /// The batch failed as a whole, over one of its operations: half of it is tried at once.
     fn narrow(&mut self) {
         self.each(|shard, op, rest| shard.come_again(op, rest));
-        self.suspects_max = self.again.len().div_ceil(2);
+        self.suspects_max = self.again.iter().filter(|entry| !is_bound(entry)).count().div_ceil(2);
         self.again.drain(..).rev().for_each(|entry| self.suspects.push_front(entry));
     }
 
@@ -529,7 +554,8 @@ impl<S: Sink> Shard<S> {
         let now = now();
         for entry in self.again.drain(..).rev() {
             let due = entry.body.extra.as_ref().map_or(now, |extra| extra.next(now, &self.options));
-            self.lanes.put_back(entry, due);
+            let bound = is_bound(&entry);
+            self.lanes.put_back(entry, bound, due);
         }
     }
 }
@@ -581,6 +607,31 @@ impl<S: Sink> Drop for Shard<S> {
         self.gate.reached(floor);
         self.watches.drain(..).for_each(|watch| tell(watch.done));
     }
+}
+
+fn is_bound<S: Sink>(entry: &Entry<Job<S>>) -> bool {
+    entry.body.extra.as_ref().is_some_and(|extra| extra.bound)
+}
+
+/// Of entries that come again, moves each that is late before the next one in whose place in the call it was, which came
+/// again as well: only the first of a pid can have run out of its time, and that is not the one that replaces.
+fn bind<S: Sink>(again: &mut Vec<Entry<Job<S>>>, places: &[(usize, bool)]) {
+    let mut leaders = HashMap::new();
+    let mut order: Vec<(usize, Entry<Job<S>>)> = Vec::with_capacity(again.len());
+    for ((number, mut entry), (at, late)) in again.drain(..).enumerate().zip(places).rev() {
+        let leader = leaders.get(at).copied().filter(|_| *late);
+        match (leader, &mut entry.body.extra) {
+            (Some(_), extra) => extra.get_or_insert_default().bound = true,
+            (None, extra) => {
+                extra.iter_mut().for_each(|extra| extra.bound = false);
+                leaders.insert(*at, number);
+            }
+        }
+        order.push((leader.unwrap_or(number), entry));
+    }
+    order.reverse();
+    order.sort_by_key(|(leader, _)| *leader);
+    again.extend(order.into_iter().map(|(_, entry)| entry));
 }
 
 /// How long an operation waited for its first try.

@@ -47,9 +47,10 @@ pub trait Sink: Sized + Send + Sync + 'static {
     /// The key under which a later operation of the same pid replaces this one when both are in one batch; `None`
     /// (default): nothing does. Only the last of them is applied, and all their tickets get its output.
     ///
-    /// An operation without a key keeps apart those of its pid before and behind it. When the one that replaced others
-    /// fails permanently, they are tried again, each for itself – except those behind which another operation of their
-    /// pid was applied by the same call: they would land out of order, so they fail with the same error.
+    /// An operation without a key keeps apart those of its pid before and behind it; one of another key does not. When
+    /// the one that replaced others fails, they come again – permanently: each for itself – except those behind which
+    /// another operation of their pid was applied meanwhile: they would land out of order, so they keep to the one that
+    /// replaced them, fail with it or are applied with it, and no call ever has them.
     fn coalesce_key<'a>(&self, op: &'a Self::Op) -> Option<&'a [u8]> {
         let _ = op;
         None
