@@ -154,26 +154,28 @@ impl<T> Lanes<T> {
         self.due.insert((until, lane));
     }
 
-    /// Holds a lane, which exists from then on though it be empty; the epochs of its entries, which belong to none now.
-    pub(crate) fn hold(&mut self, key: u64) -> Vec<u64> {
+    /// Holds a lane, which exists from then on though it be empty; the sizes and epochs of its entries, which belong to
+    /// none now.
+    pub(crate) fn hold(&mut self, key: u64) -> (Load, Vec<u64>) {
         let lane = self.lane(key);
         let held = &mut self.lanes[lane];
         if std::mem::replace(&mut held.held, true) {
-            return Vec::new();
+            return (Load::default(), Vec::new());
         }
         match held.blocked.take() {
             Some(until) => _ = self.due.remove(&(until, lane)),
             None => self.ready -= held.len,
         }
         self.held += held.len;
-        let (mut epochs, mut node) = (Vec::with_capacity(held.len), held.head);
+        let (mut load, mut epochs, mut node) = (Load::default(), Vec::with_capacity(held.len), held.head);
         while node != NONE {
             if let Some(entry) = &mut self.nodes[node].entry {
+                load += Load::one(entry.bytes);
                 epochs.push(std::mem::replace(&mut entry.epoch, HELD));
             }
             node = self.nodes[node].next;
         }
-        epochs
+        (load, epochs)
     }
 
     /// Lets a lane go on; its entries are of this epoch.
@@ -435,7 +437,7 @@ mod tests {
     fn a_held_lane_waits_until_it_is_released() {
         let mut lanes = Lanes::new();
         [(1, 10), (1, 11), (2, 20)].into_iter().for_each(|(key, body)| lanes.push(entry(key, body)));
-        assert_eq!(lanes.hold(1), [0, 0]);
+        assert_eq!(lanes.hold(1), (Load { ops: 2, bytes: 20 }, vec![0, 0]));
         lanes.push(Entry { epoch: HELD, ..entry(1, 12) });
         assert_eq!((lanes.ready(), lanes.held(), lanes.of(1)), (1, 3, (3, true)));
         lanes.put_back(entry(1, 9), false, Instant::now());
@@ -451,7 +453,7 @@ mod tests {
     #[test]
     fn an_empty_lane_stays_held() {
         let mut lanes = Lanes::new();
-        assert_eq!(lanes.hold(1), [0_u64; 0]);
+        assert_eq!(lanes.hold(1), (Load::default(), Vec::new()));
         lanes.push(entry(1, 10));
         assert_eq!((lanes.ready(), lanes.held()), (0, 1));
         lanes.release(1, 0);

@@ -65,6 +65,7 @@ mod error;
 mod flush;
 mod gate;
 mod gather;
+mod held;
 mod histogram;
 mod lanes;
 #[cfg(all(test, outhaul_model))]
@@ -84,6 +85,7 @@ mod writer;
 pub use async_trait::async_trait;
 
 pub use error::{Closed, NotWrittenReason, Refused, RefusedReason, WriteError};
+pub use held::HeldPid;
 pub use histogram::Histogram;
 pub use options::{LatchScope, OnFailure, WriterOptions};
 pub use report::{CloseReport, FlushReport, ShardFailure};

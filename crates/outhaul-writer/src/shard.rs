@@ -16,13 +16,14 @@ use tracing::{Instrument, Span};
 use crate::batch::{Batch, Rest};
 use crate::gate::{Ended, Gate, Last, Phase, Seen, Settled};
 use crate::gather::{Gather, Pause};
+use crate::held::{Hold, Why};
 use crate::lanes::Lanes;
 use crate::queue::{Entry, Load, ShardQueue};
 use crate::sync::{now, step_back, timeout_at};
 use crate::ticket::{Outcome, Promise};
 use crate::{
-    Answer, FailureKind, Histogram, NotWrittenReason, OnFailure, Operation, Sink, SinkError, WriteError,
-    WriterOptions,
+    Answer, FailureKind, Histogram, NotWrittenReason, OnFailure, Operation, ShardFailure, Sink, SinkError,
+    WriteError, WriterOptions,
 };
 
 /// An accepted operation, which lies in its promise.
@@ -101,7 +102,7 @@ pub(crate) struct Shard<S: Sink> {
     epochs: Vec<(u64, usize)>,
     settled: Settled,
     /// Pids of which an operation of the batch has failed, where that holds the rest.
-    stopped: Vec<u64>,
+    stopped: Vec<(u64, Arc<Why>)>,
     /// Pids of which an operation of the batch comes again: the sink did not try what is behind it.
     behind: HashSet<u64>,
     watches: Vec<Watch>,
@@ -436,8 +437,7 @@ impl<S: Sink> Shard<S> {
             Err(SinkError { kind, error }) => {
                 let transient = kind == FailureKind::Transient;
                 // One that only stands behind another has its time for retries from when it is the first.
-                let skipped =
-                    transient && (!self.behind.insert(rest.key) || self.stopped.contains(&rest.key));
+                let skipped = transient && (!self.behind.insert(rest.key) || self.is_stopped(rest.key));
                 let retry_max = self.options.retry_max;
                 if skipped || rest.body.1.get_or_insert_default().fail(kind, now, retry_max) {
                     self.come_again(op, rest);
@@ -495,12 +495,13 @@ impl<S: Sink> Shard<S> {
                 // A panic here is no reason to end the others.
                 let pid = catch_unwind(AssertUnwindSafe(|| op.pid()));
                 let has_pid = pid.as_ref().map_or(true, Option::is_some);
-                self.settled.failures.note(self.index as u64, pid.unwrap_or(None), error.kind(), error);
-                if self.options.on_failure == OnFailure::StopPid
-                    && has_pid
-                    && !self.stopped.contains(&rest.key)
-                {
-                    self.stopped.push(rest.key);
+                let (shard, kind, pid) = (self.index as u64, error.kind(), pid.unwrap_or(None));
+                self.settled.failures.note(shard, pid, kind, error);
+                let stops = self.options.on_failure == OnFailure::StopPid;
+                if stops && has_pid && !self.is_stopped(rest.key) {
+                    let failure = ShardFailure { shard, kind, error: Arc::new(error.clone()) };
+                    let pid = pid.unwrap_or_default().to_owned();
+                    self.stopped.push((rest.key, Arc::new(Why { pid, failure, since: self.applied_at })));
                 }
             }
         }
@@ -514,20 +515,26 @@ impl<S: Sink> Shard<S> {
         self.resolved.push((rest.body.0, outcome));
     }
 
+    fn is_stopped(&self, key: u64) -> bool {
+        self.stopped.iter().any(|(stopped, _)| *stopped == key)
+    }
+
     /// Books the batch, resolves its tickets, and lets the flushes go on, in this order: who awaits a ticket finds it
     /// booked, who awaits a flush finds the tickets resolved. How many tickets somebody held.
     fn tell(&mut self) -> usize {
         self.put_back();
         self.behind.clear();
-        for key in self.stopped.drain(..) {
-            self.settled.holds.push((key, self.lanes.hold(key)));
+        for (key, why) in self.stopped.drain(..) {
+            let (load, epochs) = self.lanes.hold(key);
+            self.settled.holds.push(Hold { key, why, load, epochs });
         }
         let took = self.settled.took;
         let settled = std::mem::take(&mut self.settled);
         self.gate.step(|state, effects| state.settled(self.index, &settled, effects));
         self.settled.took = took;
-        for (key, _) in &settled.holds {
-            tracing::warn!(shard = self.index, "a pid is held behind its failure until that is acknowledged");
+        for Hold { key, why, .. } in &settled.holds {
+            let (shard, pid) = (self.index, &*why.pid);
+            tracing::warn!(shard, pid, "a pid is held behind its failure until that is acknowledged");
             self.watches.iter_mut().filter(|watch| watch.key == *key).for_each(|watch| watch.left = 0);
         }
         let woken = self.resolve();
