@@ -1,7 +1,9 @@
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outhaul_writer::{
-    FailureKind, HeldPid, NotWrittenReason, OnFailure, RefusedReason, WriteError, WriterOptions,
+    Answer, FailureKind, HeldPid, NotWrittenReason, OnFailure, RefusedReason, Sink, SinkError, WriteError,
+    Writer, WriterOptions, async_trait,
 };
 
 use crate::logged;
@@ -271,11 +273,12 @@ async fn held_pids_are_listed_with_what_failed() {
 async fn held_pids_are_bounded() {
     let sink = TestSink::new();
     let writer = open(&sink, stop_pid());
-    for value in 0..HeldPid::PIDS_MAX as u64 {
-        sink.fail(value, [Fault::Permanent]);
-        drop(soon(writer.send(op(&value.to_string(), value))).await.unwrap());
+    let all: Vec<Op> = (0..HeldPid::PIDS_MAX as u64).map(|value| op(&value.to_string(), value)).collect();
+    for some in all.chunks(1_024) {
+        some.iter().for_each(|op| sink.fail(op.value, [Fault::Permanent]));
+        drop(writer.try_admit_all(some.to_vec()).unwrap());
+        soon(writer.flush()).await.unwrap_err();
     }
-    soon(writer.flush()).await.unwrap_err();
     assert_eq!(writer.stats().held_pids, HeldPid::PIDS_MAX);
     assert_eq!(writer.try_admit(op("new", 0)).unwrap_err().reason, RefusedReason::Held);
     assert_eq!(writer.try_admit_all(ops("new", 0..2)).unwrap_err().reason, RefusedReason::Held);
@@ -285,4 +288,51 @@ async fn held_pids_are_bounded() {
     writer.acknowledge("7");
     soon(soon(waits).await.unwrap()).await.unwrap();
     drop(writer.try_admit(op("new", 1_000_001)).unwrap());
+}
+
+/// Answers a pid's operations behind a failed one as the contract demands: not tried.
+struct Stops(Mutex<Vec<(u64, Fault)>>);
+
+#[async_trait]
+impl Sink for Stops {
+    type Op = Op;
+    type Output = ();
+    type Error = Told;
+
+    async fn apply(&self, _: u64, ops: &[Op]) -> Answer<(), Told> {
+        let mut faults = self.0.lock().unwrap();
+        let mut stopped = false;
+        let mut one = |op: &Op| {
+            let at = faults.iter().position(|(value, _)| *value == op.value);
+            match at.filter(|_| !stopped).map(|at| faults.remove(at).1) {
+                None if !stopped => return Ok(()),
+                Some(Fault::Permanent) => {
+                    stopped = true;
+                    return Err(SinkError::permanent(Told(op.value)));
+                }
+                Some(_) | None => {}
+            }
+            stopped = true;
+            Err(SinkError::transient(Told(op.value)))
+        };
+        Answer::Each(ops.iter().map(&mut one).collect())
+    }
+
+    fn stops_at_failure(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_tried_behind_a_failure_has_all_its_time_when_it_is_acknowledged() {
+    let faults = vec![(0, Fault::Permanent), (1, Fault::Transient), (1, Fault::Transient)];
+    let options = WriterOptions { retry_max: Duration::from_millis(300), ..stop_pid() };
+    let writer = Writer::open(Arc::new(Stops(Mutex::new(faults))), options);
+    let mut tickets = writer.try_admit_all(ops("a", 0..3)).unwrap();
+    assert_eq!(soon(writer.flush()).await.unwrap_err().held, 2);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    writer.acknowledge("a");
+    for ticket in tickets.drain(1..) {
+        assert_eq!(soon(ticket).await, Ok(()), "it was retried");
+    }
 }
