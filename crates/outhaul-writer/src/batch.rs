@@ -100,3 +100,41 @@ fn replacements<S: Sink>(sink: &S, ops: &[S::Op], rest: &[Rest<S>]) -> Option<Ve
     }
     any.then_some(replaced_by)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+    use crate::{Answer, Operation};
+
+    struct Large([u8; 4_096]);
+
+    impl Operation for Large {
+        fn pid(&self) -> Option<&str> {
+            None
+        }
+
+        fn bytes(&self) -> usize {
+            self.0.len()
+        }
+    }
+
+    struct Nowhere;
+
+    impl Sink for Nowhere {
+        type Op = Large;
+        type Output = [u8; 4_096];
+        type Error = Infallible;
+
+        async fn apply(&self, _: u64, _: &[Large]) -> Answer<[u8; 4_096], Infallible> {
+            Answer::Applied([0; 4_096])
+        }
+    }
+
+    #[test]
+    fn a_slot_is_small_however_large_the_operation() {
+        assert!(size_of::<Entry<Job<Nowhere>>>() <= 64, "{}", size_of::<Entry<Job<Nowhere>>>());
+        assert!(size_of::<Rest<Nowhere>>() <= 64, "{}", size_of::<Rest<Nowhere>>());
+    }
+}

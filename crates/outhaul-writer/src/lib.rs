@@ -16,7 +16,7 @@
 //!
 //! ```
 //! use std::sync::{Arc, Mutex};
-//! use outhaul_writer::{Answer, Operation, Sink, Writer, WriterOptions, async_trait};
+//! use outhaul_writer::{Answer, Operation, Sink, Writer, WriterOptions};
 //!
 //! struct Line(&'static str, &'static str);
 //!
@@ -28,7 +28,6 @@
 //! #[derive(Default)]
 //! struct Memory(Mutex<Vec<&'static str>>);
 //!
-//! #[async_trait]
 //! impl Sink for Memory {
 //!     type Op = Line;
 //!     type Output = usize;
@@ -81,8 +80,6 @@ mod stats;
 mod sync;
 mod ticket;
 mod writer;
-
-pub use async_trait::async_trait;
 
 pub use error::{Closed, NotWrittenReason, Refused, RefusedReason, WriteError};
 pub use held::HeldPid;

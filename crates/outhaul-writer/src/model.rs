@@ -24,7 +24,7 @@ use thiserror::Error;
 use crate::sync::step_back;
 use crate::{
     Answer, LatchScope, OnFailure, Operation, RefusedReason, Sink, SinkError, WriteError, Writer,
-    WriterOptions, async_trait,
+    WriterOptions,
 };
 
 /// Tries this many orders, half of them with few switches at bad moments.
@@ -68,7 +68,6 @@ fn take(values: &Mutex<Vec<u64>>, value: u64) -> bool {
     at.map(|at| values.remove(at)).is_some()
 }
 
-#[async_trait]
 impl Sink for Memory {
     type Op = Op;
     type Output = u64;

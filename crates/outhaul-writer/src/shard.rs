@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::{Future, poll_fn};
+use std::iter::repeat_n;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -285,14 +286,17 @@ impl<S: Sink> Shard<S> {
         let ended = now();
         (self.settled.took, self.applied_at) = (ended - began, ended);
         match answer {
-            Ok(Ok(Answer::Each(results))) if results.len() == asked => self.answer(results, ended),
+            Ok(Ok(Answer::Each(results))) if results.len() == asked => {
+                self.answer(results.into_iter(), ended)
+            }
             Ok(Ok(Answer::Each(results))) => {
                 self.fail_batch(&WriteError::WrongCount { asked, answered: results.len() })
             }
             Ok(Ok(Answer::Failed(error))) if error.kind == FailureKind::Permanent && asked > 1 => {
                 self.narrow()
             }
-            Ok(Ok(Answer::Failed(error))) => self.answer(vec![Err(error); asked], ended),
+            Ok(Ok(Answer::Applied(output))) => self.answer(repeat_n(Ok(output), asked), ended),
+            Ok(Ok(Answer::Failed(error))) => self.answer(repeat_n(Err(error), asked), ended),
             Ok(Err(_)) => {
                 self.settled.ended = Ended::Panicked;
                 self.fail_batch(&WriteError::SinkPanicked);
@@ -368,9 +372,9 @@ impl<S: Sink> Shard<S> {
     }
 
     /// Each operation of the batch ends, or comes again.
-    fn answer(&mut self, results: Vec<ResultOf<S>>, now: Instant) {
+    fn answer(&mut self, results: impl Iterator<Item = ResultOf<S>>, now: Instant) {
         if !self.batch.members.is_empty() {
-            return self.answer_replaced(&results, now);
+            return self.answer_replaced(&results.collect::<Vec<_>>(), now);
         }
         let (mut ops, mut rest) = (std::mem::take(&mut self.batch.ops), std::mem::take(&mut self.batch.rest));
         for ((op, rest), result) in ops.drain(..).zip(rest.drain(..)).zip(results) {

@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outhaul_writer::{
-    Answer, FailureKind, Operation, Sink, SinkError, TicketOf, WriteError, Writer, WriterOptions, async_trait,
+    Answer, FailureKind, Operation, Sink, SinkError, TicketOf, WriteError, Writer, WriterOptions,
 };
 use proptest::prelude::*;
 use tokio::sync::Semaphore;
@@ -34,7 +34,6 @@ struct Keys {
     pass: Semaphore,
 }
 
-#[async_trait]
 impl Sink for Keys {
     type Op = Set;
     type Output = u64;
@@ -193,7 +192,6 @@ async fn what_was_replaced_fails_with_its_successor_when_it_is_late() {
 /// Whole calls of it fail permanently while something in them is bad.
 struct Atomic(Keys);
 
-#[async_trait]
 impl Sink for Atomic {
     type Op = Set;
     type Output = u64;

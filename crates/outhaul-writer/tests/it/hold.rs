@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use outhaul_writer::{
     Answer, FailureKind, HeldPid, NotWrittenReason, OnFailure, RefusedReason, Sink, SinkError, WriteError,
-    Writer, WriterOptions, async_trait,
+    Writer, WriterOptions,
 };
 
 use crate::logged;
@@ -293,7 +293,6 @@ async fn held_pids_are_bounded() {
 /// Answers a pid's operations behind a failed one as the contract demands: not tried.
 struct Stops(Mutex<Vec<(u64, Fault)>>);
 
-#[async_trait]
 impl Sink for Stops {
     type Op = Op;
     type Output = ();
