@@ -10,7 +10,7 @@ use outhaul_store::{
     Admission, AppendError, Entry, Journal, JournalOptions, Log, OsFileSystem, Outcome, QueueSettings,
     Receipt, Settlement,
 };
-use outhaul_writer::{Answer, Operation, Sink, SinkError, async_trait};
+use outhaul_writer::{Answer, Operation, Sink, SinkError};
 
 use crate::ways::{self, Plan};
 
@@ -32,7 +32,6 @@ impl Operation for Op {
     }
 }
 
-#[async_trait]
 impl Sink for Append {
     type Op = Op;
     type Output = Receipt;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
 use measure::{Report, Setup};
-use outhaul_writer::{Answer, Operation, Sink, async_trait};
+use outhaul_writer::{Answer, Operation, Sink};
 
 use crate::ways::{self, Plan};
 
@@ -36,7 +36,6 @@ impl Operation for Op {
     }
 }
 
-#[async_trait]
 impl Sink for Memory {
     type Op = Op;
     type Output = ();
@@ -51,7 +50,7 @@ impl Sink for Memory {
             }
         }
         self.sum.fetch_add(sum, Ordering::Relaxed);
-        Answer::Each(vec![Ok(()); ops.len()])
+        Answer::Applied(())
     }
 }
 

@@ -160,10 +160,19 @@ impl<Op: Operation> Queue<Op> {
                 }
                 let answer = sink.apply(0, &ops).await;
                 ops.clear();
-                let Answer::Each(results) = answer else { return };
-                for (end, result) in ends.drain(..).zip(results) {
-                    // A producer that is gone needs no answer, one of a failure gets none, which it notices.
-                    let _gone = result.is_ok().then(|| end.send(()));
+                // A producer that is gone needs no answer, one of a failure gets none, which it notices.
+                match answer {
+                    Answer::Each(results) => {
+                        for (end, result) in ends.drain(..).zip(results) {
+                            let _gone = result.is_ok().then(|| end.send(()));
+                        }
+                    }
+                    Answer::Applied(_) => {
+                        for end in ends.drain(..) {
+                            let _gone = end.send(());
+                        }
+                    }
+                    Answer::Failed(_) => return,
                 }
             }
         });
@@ -227,7 +236,11 @@ impl<S: Sink> Door<S::Op> for Direct<S> {
 
     async fn offer(&self, op: S::Op) -> Result<Self::Applied> {
         let answer = self.0.apply(0, &[op]).await;
-        let Answer::Each(results) = answer else { bail!("it failed") };
-        Ok(std::future::ready(results.into_iter().try_for_each(|result| Ok(result.map(drop)?))))
+        let applied = match answer {
+            Answer::Each(results) => results.into_iter().try_for_each(|result| Ok(result.map(drop)?)),
+            Answer::Applied(_) => Ok(()),
+            Answer::Failed(_) => bail!("it failed"),
+        };
+        Ok(std::future::ready(applied))
     }
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use outhaul_store::event::{Event, TargetName};
 use outhaul_store::{Admission, AppendError, Log, Receipt, StoreError};
 use outhaul_writer::{Answer, FailureKind, Operation, Sink, SinkError, TicketOf, WriteError};
@@ -60,7 +59,6 @@ pub(crate) struct QueueSink {
     pub(crate) log: Arc<dyn Log>,
 }
 
-#[async_trait]
 impl Sink for QueueSink {
     type Op = Op;
     type Output = Receipt;

@@ -220,7 +220,7 @@ impl Runtime {
             let ops = admissions.into_iter().map(Op::new).collect();
             let tickets =
                 self.manager().writer.try_admit_all(ops).map_err(|refused| match refused.reason {
-                    RefusedReason::Saturated => AdmitError::Saturated,
+                    RefusedReason::Saturated | RefusedReason::Held => AdmitError::Saturated,
                     RefusedReason::Closed => AdmitError::Stopping,
                 })?;
             Ok(tickets.into_iter().map(Pending).collect())

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
-use outhaul_writer::{Answer, Operation, Sink, SinkError, Writer, WriterOptions, async_trait};
+use outhaul_writer::{Answer, Operation, Sink, SinkError, Writer, WriterOptions};
 
 /// Sets a key; the key is the pid, so the last write of a key wins.
 struct Set(String, u64);
@@ -23,7 +23,6 @@ impl Operation for Set {
 
 struct KvSink(Database, Keyspace);
 
-#[async_trait]
 impl Sink for KvSink {
     type Op = Set;
     type Output = ();
@@ -33,7 +32,7 @@ impl Sink for KvSink {
         let mut batch = self.0.batch().durability(Some(PersistMode::SyncAll));
         ops.iter().for_each(|op| batch.insert(&self.1, op.0.as_str(), op.1.to_be_bytes()));
         match batch.commit() {
-            Ok(()) => Answer::Each(vec![Ok(()); ops.len()]),
+            Ok(()) => Answer::Applied(()),
             Err(error) => Answer::Failed(SinkError::unknown(Arc::new(error))),
         }
     }

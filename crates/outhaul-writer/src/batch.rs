@@ -80,6 +80,12 @@ fn replacements<S: Sink>(sink: &S, ops: &[S::Op], rest: &[Rest<S>]) -> Option<Ve
     let mut closed: HashMap<u64, u32> = HashMap::new();
     let mut any = false;
     for (number, (op, rest)) in ops.iter().zip(rest).enumerate().rev() {
+        // One that was replaced before, and would be late for itself, is so by the next, whatever its key says now.
+        if rest.body.1.as_ref().is_some_and(|extra| extra.bound) && number + 1 < ops.len() {
+            replaced_by[number] = replaced_by[number + 1].or(Some(number + 1));
+            any = true;
+            continue;
+        }
         let apart = rest.body.1.as_ref().is_some_and(|extra| extra.apart);
         let lap = closed.entry(rest.key).or_default();
         let Some(key) = sink.coalesce_key(op).filter(|_| !apart) else {
@@ -93,4 +99,42 @@ fn replacements<S: Sink>(sink: &S, ops: &[S::Op], rest: &[Rest<S>]) -> Option<Ve
         }
     }
     any.then_some(replaced_by)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+    use crate::{Answer, Operation};
+
+    struct Large([u8; 4_096]);
+
+    impl Operation for Large {
+        fn pid(&self) -> Option<&str> {
+            None
+        }
+
+        fn bytes(&self) -> usize {
+            self.0.len()
+        }
+    }
+
+    struct Nowhere;
+
+    impl Sink for Nowhere {
+        type Op = Large;
+        type Output = [u8; 4_096];
+        type Error = Infallible;
+
+        async fn apply(&self, _: u64, _: &[Large]) -> Answer<[u8; 4_096], Infallible> {
+            Answer::Applied([0; 4_096])
+        }
+    }
+
+    #[test]
+    fn a_slot_is_small_however_large_the_operation() {
+        assert!(size_of::<Entry<Job<Nowhere>>>() <= 64, "{}", size_of::<Entry<Job<Nowhere>>>());
+        assert!(size_of::<Rest<Nowhere>>() <= 64, "{}", size_of::<Rest<Nowhere>>());
+    }
 }

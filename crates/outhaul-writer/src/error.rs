@@ -7,17 +7,24 @@ use thiserror::Error;
 use crate::FailureKind;
 
 /// Why new work was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum RefusedReason {
     /// The sink is behind: come back later (a server answers 503 with `Retry-After`).
+    #[error("the writer is saturated")]
     Saturated,
+    /// The pid is held behind a failure, and as much as may waits for that to be acknowledged: half of the capacity of its
+    /// shard, or [`HeldPid::PIDS_MAX`](crate::HeldPid::PIDS_MAX) pids. [`held`](crate::Writer::held) names them. It says
+    /// nothing about other pids, and sets no latch.
+    #[error("as much as may waits behind pids that are held")]
+    Held,
     /// The writer is closing or closed: do not come back.
+    #[error("the writer is closed")]
     Closed,
 }
 
 /// An admission that was refused: nothing of it was taken, and here it is again.
 #[derive(Error)]
-#[error("{} operations were refused: the writer is {}", .ops.len(), match .reason { RefusedReason::Saturated => "saturated", RefusedReason::Closed => "closed" })]
+#[error("{} operations were refused: {}", .ops.len(), .reason)]
 pub struct Refused<Op> {
     /// Why.
     pub reason: RefusedReason,

@@ -12,6 +12,10 @@
 //! **Latch.** Set by a refusal for want of room and by a `send` that has to wait; released when no `send` waits and the
 //! backlog is at or below half of the capacity, on the whole and on each shard that latched. A refusal below these
 //! marks (of a large group) sets nothing, since it would be released in the same step.
+//!
+//! **Held.** What waits for a person counts for neither: it takes room only above half of its shard's capacity, so that
+//! the others have theirs, and it keeps no latch, nor does a `send` that waits for it alone. New work of a held pid is
+//! refused where it would go beyond that half.
 
 use std::sync::{Arc, PoisonError};
 use std::task::{Poll, Waker};
@@ -21,6 +25,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::barrier::{Barriers, HELD};
+use crate::held::{Held, Hold};
 use crate::queue::{Entry, Load, SAMPLED, ShardQueue};
 use crate::report::Failures;
 use crate::sync::{Mutex, MutexGuard, now};
@@ -121,8 +126,8 @@ pub(crate) struct Settled {
     pub(crate) failures: Failures,
     /// How long those waited that were tried for the first time.
     pub(crate) queue_us: Histogram,
-    /// Pids that wait to be acknowledged from now on, and the epochs of their operations in the lanes.
-    pub(crate) holds: Vec<(u64, Vec<u64>)>,
+    /// Pids that wait to be acknowledged from now on.
+    pub(crate) holds: Vec<Hold>,
 }
 
 pub(crate) struct Gate<T> {
@@ -155,7 +160,7 @@ impl<T> Gate<T> {
             bytes: (options.bytes_max.get() / shards).max(1) as u128,
         };
         let state = State {
-            shards: (0..shards).map(|_| ShardQueue::new()).collect(),
+            shards: (0..shards).map(|_| ShardQueue::new(capacity)).collect(),
             capacity,
             capacity_whole: Load {
                 ops: capacity.ops.saturating_mul(shards),
@@ -324,48 +329,69 @@ impl<T> State<T> {
     /// How many operations wait to be acknowledged, of a pid's shard and key or of all.
     pub(crate) fn held(&self, of: Option<(usize, u64)>) -> u64 {
         let held = match of {
-            None => self.shards.iter().map(|queue| queue.held(None)).sum(),
-            Some((shard, key)) => self.shards[shard].held(Some(key)),
+            None => self.shards.iter().map(|queue| queue.held.load().ops).sum(),
+            Some((shard, key)) => self.shards[shard].held.of(key).ops,
         };
         held as u64
     }
 
+    /// The pids that wait to be acknowledged.
+    pub(crate) fn held_pids(&self) -> Vec<Held> {
+        self.shards.iter().flat_map(|queue| queue.held.all().cloned()).collect()
+    }
+
     /// Lets a held pid go on; whether it was held.
     pub(crate) fn release_pid(&mut self, shard: usize, key: u64, effects: &mut Effects) -> bool {
-        if !self.shards[shard].is_held(key) {
+        if !self.shards[shard].held.has(key) {
             return false;
         }
-        let ops = self.shards[shard].held(Some(key));
+        let ops = self.shards[shard].held.of(key).ops;
         let epoch = self.barriers.accepted(ops);
         effects.wakers.extend(self.shards[shard].release(key, epoch));
+        // There may be room again for new pids.
+        self.eased(shard, effects);
         true
     }
 
-    /// Admits new work to one shard: takes its room, or refuses.
+    /// Admits new work to one shard, where there is room for it, or refuses.
     pub(crate) fn admit(
         &mut self,
         shard: usize,
-        load: Load,
+        (key, bytes): (u64, usize),
         effects: &mut Effects,
     ) -> Result<(), RefusedReason> {
+        let load = Load::one(bytes);
         self.admit_open(load.ops, self.is_latched(shard))?;
-        let oversize = !load.within(self.capacity);
-        if self.fits(shard, load) || oversize && self.shards[shard].is_drained() {
+        let queue = &self.shards[shard];
+        if queue.is_held_up(key, load) {
+            return Err(self.held_up(load.ops));
+        }
+        // Sends that wait for a person set no latch, and are not overtaken either.
+        if queue.waiting() == 0 && queue.has_room(load) {
             return Ok(());
         }
         self.counters.refused += load.ops as u64;
-        self.latch([shard], oversize, effects);
+        self.latch([shard], !load.within(self.capacity), effects);
         Err(RefusedReason::Saturated)
     }
 
     /// Admits new work to several shards (`loads[shard]`): room in each, or none is taken.
-    pub(crate) fn admit_all(&mut self, loads: &[Load], effects: &mut Effects) -> Result<(), RefusedReason> {
+    pub(crate) fn admit_all(
+        &mut self,
+        loads: &[Load],
+        entries: &[(usize, Entry<T>)],
+        effects: &mut Effects,
+    ) -> Result<(), RefusedReason> {
         let touched = || loads.iter().enumerate().filter(|(_, load)| load.ops > 0);
         let ops = loads.iter().map(|load| load.ops).sum();
         self.admit_open(ops, touched().any(|(shard, _)| self.is_latched(shard)))?;
+        if touched().any(|(shard, _)| self.is_group_held_up(shard, entries)) {
+            return Err(self.held_up(ops));
+        }
         let oversize = touched().any(|(_, load)| !load.within(self.capacity));
         let lacks = |shard: usize, load: Load| {
-            if oversize { !self.shards[shard].is_drained() } else { !self.fits(shard, load) }
+            let queue = &self.shards[shard];
+            queue.waiting() > 0 || if oversize { !queue.has_room_for_all() } else { !queue.fits(load) }
         };
         let lacking: Vec<usize> =
             touched().filter(|(shard, load)| lacks(*shard, **load)).map(|(shard, _)| shard).collect();
@@ -375,6 +401,26 @@ impl<T> State<T> {
         self.counters.refused += ops as u64;
         self.latch(lacking, oversize, effects);
         Err(RefusedReason::Saturated)
+    }
+
+    /// Whether so much waits for a person in a shard that those of a group may not wait for one too.
+    fn is_group_held_up(&self, shard: usize, entries: &[(usize, Entry<T>)]) -> bool {
+        let queue = &self.shards[shard];
+        if queue.held.len() == 0 {
+            return false;
+        }
+        let mut of_held = Load::default();
+        entries.iter().any(|(at, entry)| {
+            let held = *at == shard && queue.held.has(entry.key);
+            of_held += if held { Load::one(entry.bytes) } else { Load::default() };
+            *at == shard && queue.is_held_up(entry.key, of_held)
+        })
+    }
+
+    /// Refuses what only a person makes room for: no latch, since nothing would release it.
+    fn held_up(&mut self, ops: usize) -> RefusedReason {
+        self.counters.refused += ops as u64;
+        RefusedReason::Held
     }
 
     fn admit_open(&mut self, ops: usize, latched: bool) -> Result<(), RefusedReason> {
@@ -392,14 +438,11 @@ impl<T> State<T> {
     /// but has not come for it.
     pub(crate) fn has_room(&self, shard: usize, key: u64, bytes: usize) -> bool {
         let queue = &self.shards[shard];
-        let load = Load::one(bytes);
-        let oversize = !load.within(self.capacity);
-        queue.waiting() == 0
-            && !queue.is_expected(key)
-            && (self.fits(shard, load) || oversize && queue.is_drained())
+        queue.waiting() == 0 && !queue.is_expected(key) && queue.has_room(Load::one(bytes))
     }
 
-    /// Bookkeeping waits for room: the latch is set, whatever the backlog, so that nothing gets in before it.
+    /// Bookkeeping waits for room: the latch is set, whatever the backlog, so that nothing gets in before it – unless it
+    /// waits for a person.
     pub(crate) fn enlist(
         &mut self,
         shard: usize,
@@ -410,7 +453,7 @@ impl<T> State<T> {
         let id = self.shards[shard].enlist(key, bytes, waker);
         self.counters.stalled += 1;
         // There may be room, and only one of its pid before it.
-        self.shards[shard].grant(self.capacity, &mut effects.wakers);
+        self.shards[shard].grant(&mut effects.wakers);
         self.latch([shard], false, effects);
         id
     }
@@ -425,9 +468,10 @@ impl<T> State<T> {
 
     /// Puts in what was admitted.
     pub(crate) fn push(&mut self, shard: usize, mut entry: Entry<T>, effects: &mut Effects) {
-        if self.shards[shard].is_held(entry.key) {
+        let held = self.shards[shard].held.has(entry.key);
+        if held {
             entry.epoch = HELD;
-            self.shards[shard].hold_one(entry.key);
+            self.shards[shard].held.add(entry.key, Load::one(entry.bytes));
         } else {
             entry.epoch = self.barriers.accepted(1);
         }
@@ -438,6 +482,10 @@ impl<T> State<T> {
         self.deepen(shard, Load::one(entry.bytes), effects);
         if let Some(task) = self.shards[shard].push(entry) {
             effects.wakers.extend(effects.task.replace(task));
+        }
+        if held {
+            // Room that was promised to it is held now, and what is left may all be.
+            self.eased(shard, effects);
         }
     }
 
@@ -459,8 +507,8 @@ impl<T> State<T> {
         queue.in_flight = 0;
         queue.applying_since = None;
         queue.hung = settled.ended == Ended::TimedOut;
-        for (key, epochs) in &settled.holds {
-            let more = queue.hold(*key, epochs.len());
+        for Hold { key, why, load, epochs } in &settled.holds {
+            let more = queue.hold(*key, *load, why);
             epochs.iter().chain(&more).for_each(|epoch| self.barriers.ended(*epoch, 1));
         }
         self.counters.applied += settled.applied;
@@ -505,7 +553,7 @@ impl<T> State<T> {
 
     /// Room has come free in a shard.
     pub(crate) fn eased(&mut self, shard: usize, effects: &mut Effects) {
-        self.shards[shard].grant(self.capacity, &mut effects.wakers);
+        self.shards[shard].grant(&mut effects.wakers);
         self.release(effects);
     }
 
@@ -522,14 +570,11 @@ impl<T> State<T> {
             waiting: self.shards.iter().map(ShardQueue::waiting).sum(),
             latched: self.is_saturated(),
             hung_shards: self.shards.iter().filter(|queue| queue.hung).count(),
-            held: self.shards.iter().map(|queue| queue.held(None)).sum(),
+            held: self.shards.iter().map(|queue| queue.held.load().ops).sum(),
+            held_pids: self.shards.iter().map(|queue| queue.held.len()).sum(),
             applying_for: oldest.map(|since| now.saturating_duration_since(since)),
             ..self.counters
         }
-    }
-
-    fn fits(&self, shard: usize, load: Load) -> bool {
-        self.shards[shard].used().plus(load).within(self.capacity)
     }
 
     fn is_latched(&self, shard: usize) -> bool {
@@ -586,12 +631,12 @@ impl<T> State<T> {
         }
         let mark = self.capacity.half();
         let below = |queue: &ShardQueue<T>| {
-            let low = if queue.empties { queue.is_drained() } else { queue.used().within(mark) };
-            queue.waiting() == 0 && low
+            let low = if queue.empties { queue.is_drained() } else { queue.busy().within(mark) };
+            low && !queue.is_awaited()
         };
         if self.scope == LatchScope::Whole {
-            let used = self.shards.iter().fold(Load::default(), |sum, queue| sum.plus(queue.used()));
-            if !used.within(self.capacity_whole.half()) {
+            let busy = self.shards.iter().fold(Load::default(), |sum, queue| sum.plus(queue.busy()));
+            if !busy.within(self.capacity_whole.half()) {
                 return;
             }
         }

@@ -2,7 +2,8 @@
 //!
 //! Everything lives in two slabs and is linked by index, so that a steady flow of pids that come and go allocates
 //! nothing. A lane exists while something is in it, or it is held. A *blocked* lane waits for the next try of its head, a
-//! *held* one for a person; the others go on taking turns.
+//! *held* one for a person; the others go on taking turns. Entries that are *bound* to the next of their lane are taken
+//! with it or not at all.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -18,6 +19,8 @@ const NONE: usize = usize::MAX;
 struct Node<T> {
     entry: Option<Entry<T>>,
     next: usize,
+    /// Is taken together with the next.
+    bound: bool,
 }
 
 #[derive(Debug, Default)]
@@ -118,7 +121,7 @@ impl<T> Lanes<T> {
     /// Adds an entry at the tail of its lane.
     pub(crate) fn push(&mut self, entry: Entry<T>) {
         let lane = self.lane(entry.key);
-        let node = self.node(entry);
+        let node = self.node(entry, false);
         let tail = std::mem::replace(&mut self.lanes[lane].tail, node);
         match tail {
             NONE => self.lanes[lane].head = node,
@@ -128,10 +131,11 @@ impl<T> Lanes<T> {
     }
 
     /// Puts an entry back at the head of its lane, which waits until then. Of several entries of one lane the last
-    /// must come first; the time of the one put back last counts.
-    pub(crate) fn put_back(&mut self, entry: Entry<T>, until: Instant) {
+    /// must come first; the time of the one put back last counts. One that is `bound` is never taken without the one
+    /// that was put back before it.
+    pub(crate) fn put_back(&mut self, entry: Entry<T>, bound: bool, until: Instant) {
         let lane = self.lane(entry.key);
-        let node = self.node(entry);
+        let node = self.node(entry, bound);
         let head = std::mem::replace(&mut self.lanes[lane].head, node);
         self.nodes[node].next = head;
         if head == NONE {
@@ -150,26 +154,28 @@ impl<T> Lanes<T> {
         self.due.insert((until, lane));
     }
 
-    /// Holds a lane, which exists from then on though it be empty; the epochs of its entries, which belong to none now.
-    pub(crate) fn hold(&mut self, key: u64) -> Vec<u64> {
+    /// Holds a lane, which exists from then on though it be empty; the sizes and epochs of its entries, which belong to
+    /// none now.
+    pub(crate) fn hold(&mut self, key: u64) -> (Load, Vec<u64>) {
         let lane = self.lane(key);
         let held = &mut self.lanes[lane];
         if std::mem::replace(&mut held.held, true) {
-            return Vec::new();
+            return (Load::default(), Vec::new());
         }
         match held.blocked.take() {
             Some(until) => _ = self.due.remove(&(until, lane)),
             None => self.ready -= held.len,
         }
         self.held += held.len;
-        let (mut epochs, mut node) = (Vec::with_capacity(held.len), held.head);
+        let (mut load, mut epochs, mut node) = (Load::default(), Vec::with_capacity(held.len), held.head);
         while node != NONE {
             if let Some(entry) = &mut self.nodes[node].entry {
+                load += Load::one(entry.bytes);
                 epochs.push(std::mem::replace(&mut entry.epoch, HELD));
             }
             node = self.nodes[node].next;
         }
-        epochs
+        (load, epochs)
     }
 
     /// Lets a lane go on; its entries are of this epoch.
@@ -202,8 +208,8 @@ impl<T> Lanes<T> {
         }
     }
 
-    /// Takes entries, one of each lane in turn, until the bound is reached; the first whatever its size. With `once`
-    /// at most one of each lane.
+    /// Takes entries, one of each lane in turn (with what is bound to it), until the bound is reached; the first whatever
+    /// its size. With `once` at most one of each lane.
     pub(crate) fn take(&mut self, bound: Load, once: bool, mut with: impl FnMut(Entry<T>)) -> Load {
         let mut taken = Load::default();
         let mut had = Vec::new();
@@ -216,15 +222,18 @@ impl<T> Lanes<T> {
                 }
                 continue;
             }
-            let bytes = self.nodes[self.lanes[lane].head].entry.as_ref().map_or(0, |entry| entry.bytes);
-            let more = taken.plus(Load::one(bytes));
+            let group = self.group(lane);
+            let more = taken.plus(group);
             if taken.ops > 0 && !more.within(bound) {
                 break;
             }
             self.turns.pop_front();
             self.lanes[lane].queued = false;
-            let Some(entry) = self.pop(lane) else { continue };
-            self.ready -= 1;
+            for _ in 0..group.ops {
+                let Some(entry) = self.pop(lane) else { continue };
+                self.ready -= 1;
+                with(entry);
+            }
             if self.lanes[lane].len == 0 {
                 self.remove_idle(lane);
             } else if once {
@@ -233,7 +242,6 @@ impl<T> Lanes<T> {
                 self.enqueue(lane);
             }
             taken = more;
-            with(entry);
         }
         for lane in had {
             self.enqueue(lane);
@@ -272,8 +280,22 @@ impl<T> Lanes<T> {
         lane
     }
 
-    fn node(&mut self, entry: Entry<T>) -> usize {
-        let fresh = Node { entry: Some(entry), next: NONE };
+    /// The head of a lane that is not empty, and what it is bound to.
+    fn group(&self, lane: usize) -> Load {
+        let (mut group, mut node) = (Load::default(), self.lanes[lane].head);
+        while node != NONE {
+            let Node { entry, next, bound } = &self.nodes[node];
+            group += Load::one(entry.as_ref().map_or(0, |entry| entry.bytes));
+            if !bound {
+                break;
+            }
+            node = *next;
+        }
+        group
+    }
+
+    fn node(&mut self, entry: Entry<T>, bound: bool) -> usize {
+        let fresh = Node { entry: Some(entry), next: NONE, bound };
         match self.free_nodes.pop() {
             Some(node) => {
                 self.nodes[node] = fresh;
@@ -369,8 +391,8 @@ mod tests {
         lanes.push(entry(2, 20));
         assert_eq!(take(&mut lanes, 3, 1_000), [0, 20, 1]);
         let until = Instant::now() + Duration::from_secs(1);
-        lanes.put_back(entry(1, 1), until + Duration::from_secs(9));
-        lanes.put_back(entry(1, 0), until);
+        lanes.put_back(entry(1, 1), false, until + Duration::from_secs(9));
+        lanes.put_back(entry(1, 0), false, until);
         lanes.push(entry(1, 4));
         lanes.push(entry(2, 21));
         assert_eq!(lanes.ready(), 1);
@@ -395,14 +417,30 @@ mod tests {
         assert!(lanes.is_empty() && lanes.by_key.is_empty());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn what_is_bound_is_taken_with_the_next_or_not_at_all() {
+        let mut lanes = Lanes::new();
+        let now = Instant::now();
+        for (body, bound) in [(14, false), (13, false), (12, true), (11, true), (10, false)] {
+            lanes.put_back(entry(1, body), bound, now);
+        }
+        lanes.unblock(now);
+        lanes.push(entry(2, 20));
+        lanes.push(entry(2, 21));
+        assert_eq!(take(&mut lanes, 4, 1_000), [10, 20], "three more would be too many");
+        assert_eq!(take(&mut lanes, 4, 1_000), [11, 12, 13, 21]);
+        assert_eq!((lanes.ready(), lanes.len()), (1, 1));
+        assert_eq!(take(&mut lanes, 4, 1_000), [14]);
+    }
+
     #[test]
     fn a_held_lane_waits_until_it_is_released() {
         let mut lanes = Lanes::new();
         [(1, 10), (1, 11), (2, 20)].into_iter().for_each(|(key, body)| lanes.push(entry(key, body)));
-        assert_eq!(lanes.hold(1), [0, 0]);
+        assert_eq!(lanes.hold(1), (Load { ops: 2, bytes: 20 }, vec![0, 0]));
         lanes.push(Entry { epoch: HELD, ..entry(1, 12) });
         assert_eq!((lanes.ready(), lanes.held(), lanes.of(1)), (1, 3, (3, true)));
-        lanes.put_back(entry(1, 9), Instant::now());
+        lanes.put_back(entry(1, 9), false, Instant::now());
         assert_eq!(take(&mut lanes, 100, 1_000), [20]);
         assert!(lanes.next_due().is_none(), "no time releases it");
         lanes.release(1, 7);
@@ -415,7 +453,7 @@ mod tests {
     #[test]
     fn an_empty_lane_stays_held() {
         let mut lanes = Lanes::new();
-        assert_eq!(lanes.hold(1), [0_u64; 0]);
+        assert_eq!(lanes.hold(1), (Load::default(), Vec::new()));
         lanes.push(entry(1, 10));
         assert_eq!((lanes.ready(), lanes.held()), (0, 1));
         lanes.release(1, 0);

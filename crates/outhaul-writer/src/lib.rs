@@ -16,7 +16,7 @@
 //!
 //! ```
 //! use std::sync::{Arc, Mutex};
-//! use outhaul_writer::{Answer, Operation, Sink, Writer, WriterOptions, async_trait};
+//! use outhaul_writer::{Answer, Operation, Sink, Writer, WriterOptions};
 //!
 //! struct Line(&'static str, &'static str);
 //!
@@ -28,7 +28,6 @@
 //! #[derive(Default)]
 //! struct Memory(Mutex<Vec<&'static str>>);
 //!
-//! #[async_trait]
 //! impl Sink for Memory {
 //!     type Op = Line;
 //!     type Output = usize;
@@ -65,6 +64,7 @@ mod error;
 mod flush;
 mod gate;
 mod gather;
+mod held;
 mod histogram;
 mod lanes;
 #[cfg(all(test, outhaul_model))]
@@ -81,9 +81,8 @@ mod sync;
 mod ticket;
 mod writer;
 
-pub use async_trait::async_trait;
-
 pub use error::{Closed, NotWrittenReason, Refused, RefusedReason, WriteError};
+pub use held::HeldPid;
 pub use histogram::Histogram;
 pub use options::{LatchScope, OnFailure, WriterOptions};
 pub use report::{CloseReport, FlushReport, ShardFailure};

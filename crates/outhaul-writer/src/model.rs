@@ -24,7 +24,7 @@ use thiserror::Error;
 use crate::sync::step_back;
 use crate::{
     Answer, LatchScope, OnFailure, Operation, RefusedReason, Sink, SinkError, WriteError, Writer,
-    WriterOptions, async_trait,
+    WriterOptions,
 };
 
 /// Tries this many orders, half of them with few switches at bad moments.
@@ -68,7 +68,6 @@ fn take(values: &Mutex<Vec<u64>>, value: u64) -> bool {
     at.map(|at| values.remove(at)).is_some()
 }
 
-#[async_trait]
 impl Sink for Memory {
     type Op = Op;
     type Output = u64;
@@ -414,6 +413,62 @@ fn a_held_pid_goes_on_when_it_is_acknowledged_and_not_before() {
         let stats = writer.stats();
         assert_eq!((stats.applied, stats.failed, stats.depth, stats.held), (3, 1, 0, 0));
         assert_eq!(sink.values(), [0, 2, 3]);
+    });
+}
+
+#[test]
+fn a_held_pid_closes_the_writer_to_nobody() {
+    check(400, || {
+        let sink = Arc::new(Memory::default());
+        sink.permanent.lock().unwrap().push(0);
+        let writer = open(&sink, WriterOptions { on_failure: OnFailure::StopPid, ..small(2, 1) });
+        let book = {
+            let writer = writer.clone();
+            // Its own fill the shard, and wait for a person in the end.
+            thread::spawn(move || {
+                for value in 0..4 {
+                    drop(block_on(writer.send(Op("a", value))).unwrap());
+                }
+            })
+        };
+        let other = {
+            let writer = writer.clone();
+            thread::spawn(move || {
+                drop(block_on(writer.send(Op("b", 10))).unwrap());
+                match writer.try_admit(Op("b", 11)) {
+                    Ok(_) => vec![10, 11],
+                    Err(refused) => {
+                        assert_eq!(refused.reason, RefusedReason::Saturated);
+                        vec![10]
+                    }
+                }
+            })
+        };
+        let keeper = {
+            let (writer, sink) = (writer.clone(), Arc::clone(&sink));
+            thread::spawn(move || {
+                while writer.held().is_empty() {
+                    thread::yield_now();
+                }
+                // What is held keeps no latch: once the rest has gone, and has come for its room, there is none.
+                while writer.stats().latched {
+                    thread::yield_now();
+                }
+                assert!(!sink.has(1), "it landed behind a failure that nobody has seen");
+                assert!(writer.acknowledge("a"));
+            })
+        };
+        join(vec![book, keeper]);
+        let mut accepted = [other.join().unwrap(), vec![1, 2, 3]].concat();
+        block_on(writer.close()).unwrap_err();
+        let mut applied = sink.values();
+        applied.sort_unstable();
+        accepted.sort_unstable();
+        assert_eq!(applied, accepted);
+        let of_a: Vec<u64> = sink.values().into_iter().filter(|value| *value < 10).collect();
+        assert_eq!(of_a, [1, 2, 3]);
+        let stats = writer.stats();
+        assert_eq!((stats.depth, stats.held, stats.waiting, stats.latched), (0, 0, 0, false));
     });
 }
 

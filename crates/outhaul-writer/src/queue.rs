@@ -1,13 +1,15 @@
 //! What one shard has accepted and not taken: its inbox, its numbers, and the sends that wait for room in it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::{AddAssign, SubAssign};
+use std::sync::Arc;
 use std::task::Waker;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::barrier::HELD;
+use crate::held::{HeldPids, Why};
 
 /// Operations and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +26,15 @@ impl Load {
 
     pub(crate) fn plus(self, other: Self) -> Self {
         Self { ops: self.ops.saturating_add(other.ops), bytes: self.bytes.saturating_add(other.bytes) }
+    }
+
+    /// What is above the other, in each.
+    pub(crate) fn above(self, other: Self) -> Self {
+        Self { ops: self.ops.saturating_sub(other.ops), bytes: self.bytes.saturating_sub(other.bytes) }
+    }
+
+    fn at_most(self, other: Self) -> Self {
+        Self { ops: self.ops.min(other.ops), bytes: self.bytes.min(other.bytes) }
     }
 
     pub(crate) fn within(self, bound: Self) -> bool {
@@ -93,6 +104,7 @@ pub(crate) struct Found {
 
 #[derive(Debug)]
 pub(crate) struct ShardQueue<T> {
+    capacity: Load,
     inbox: Vec<Entry<T>>,
     /// Accepted and not taken, wherever it is: here or in the lanes of the shard's task.
     pub(crate) depth: Load,
@@ -113,8 +125,8 @@ pub(crate) struct ShardQueue<T> {
     /// Its last call did not end in time.
     pub(crate) hung: bool,
     marks: Vec<Mark>,
-    /// Pids that wait to be acknowledged, and how many operations of each.
-    held: HashMap<u64, usize>,
+    /// Pids that wait to be acknowledged.
+    pub(crate) held: HeldPids,
     /// Pids that were acknowledged, and the epoch of their operations from then on.
     released: Vec<(u64, u64)>,
     /// The task ends.
@@ -124,8 +136,9 @@ pub(crate) struct ShardQueue<T> {
 }
 
 impl<T> ShardQueue<T> {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(capacity: Load) -> Self {
         Self {
+            capacity,
             inbox: Vec::new(),
             depth: Load::default(),
             reserved: Load::default(),
@@ -140,21 +153,51 @@ impl<T> ShardQueue<T> {
             applying_since: None,
             hung: false,
             marks: Vec::new(),
-            held: HashMap::new(),
+            held: HeldPids::default(),
             released: Vec::new(),
             ended: false,
             gone: false,
         }
     }
 
-    pub(crate) fn used(&self) -> Load {
-        self.depth.plus(self.reserved)
+    /// What takes room: of what is held only that above half of the capacity.
+    fn used(&self) -> Load {
+        let beside = self.held.load().at_most(self.capacity.half());
+        self.depth.above(beside).plus(self.reserved)
+    }
+
+    /// What goes away by itself, or is expected.
+    pub(crate) fn busy(&self) -> Load {
+        self.depth.above(self.held.load()).plus(self.reserved)
     }
 
     /// Whether nothing is in it but what is held, which only a person ends.
     pub(crate) fn is_drained(&self) -> bool {
-        let used = self.used().ops;
-        used == 0 || used == self.held(None)
+        self.busy().ops == 0
+    }
+
+    pub(crate) fn fits(&self, load: Load) -> bool {
+        !self.held.is_full() && self.used().plus(load).within(self.capacity)
+    }
+
+    /// Whether there is room for an operation, or a group of one shard: also for one that never fits.
+    pub(crate) fn has_room(&self, load: Load) -> bool {
+        self.fits(load) || !load.within(self.capacity) && self.has_room_for_all()
+    }
+
+    /// Whether there is room for what never fits.
+    pub(crate) fn has_room_for_all(&self) -> bool {
+        !self.held.is_full() && self.is_drained()
+    }
+
+    /// Whether so much waits for a person that new work of this pid may not wait for one too.
+    pub(crate) fn is_held_up(&self, key: u64, load: Load) -> bool {
+        self.held.is_full() || self.held.has(key) && !self.held.load().plus(load).within(self.capacity.half())
+    }
+
+    /// Whether sends wait that will get their room without a person.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.waiting() > 0 && !self.is_drained()
     }
 
     /// Sends without their room yet.
@@ -220,38 +263,20 @@ impl<T> ShardQueue<T> {
         self.held.clear();
     }
 
-    pub(crate) fn is_held(&self, key: u64) -> bool {
-        !self.held.is_empty() && self.held.contains_key(&key)
-    }
-
-    /// How many operations of a pid, or of all, wait to be acknowledged.
-    pub(crate) fn held(&self, key: Option<u64>) -> usize {
-        match key {
-            None => self.held.values().sum(),
-            Some(key) => self.held.get(&key).copied().unwrap_or(0),
-        }
-    }
-
-    /// Counts an operation of a pid that is held.
-    pub(crate) fn hold_one(&mut self, key: u64) {
-        if let Some(ops) = self.held.get_mut(&key) {
-            *ops += 1;
-        }
-    }
-
-    /// Holds a pid of which the task has `ops`; the epochs of those of it that are still in the inbox.
-    pub(crate) fn hold(&mut self, key: u64, ops: usize) -> Vec<u64> {
+    /// Holds a pid of which the task has `load`; the epochs of those of it that are still in the inbox.
+    pub(crate) fn hold(&mut self, key: u64, mut load: Load, why: &Arc<Why>) -> Vec<u64> {
         let mut epochs = Vec::new();
         for entry in self.inbox.iter_mut().filter(|entry| entry.key == key && entry.epoch != HELD) {
+            load += Load::one(entry.bytes);
             epochs.push(std::mem::replace(&mut entry.epoch, HELD));
         }
-        *self.held.entry(key).or_default() += ops + epochs.len();
+        self.held.hold(key, why, load);
         epochs
     }
 
     /// Lets a pid go on; its operations are of this epoch now. The task, if it is to be woken.
     pub(crate) fn release(&mut self, key: u64, epoch: u64) -> Option<Waker> {
-        self.held.remove(&key);
+        self.held.release(key);
         for entry in self.inbox.iter_mut().filter(|entry| entry.key == key && entry.epoch == HELD) {
             entry.epoch = epoch;
         }
@@ -267,11 +292,10 @@ impl<T> ShardQueue<T> {
     }
 
     /// The waiters in front get their room while it lasts, in the order of arrival.
-    pub(crate) fn grant(&mut self, capacity: Load, wakers: &mut Vec<Waker>) {
+    pub(crate) fn grant(&mut self, wakers: &mut Vec<Waker>) {
         while let Some(waiter) = self.waiters.get(self.granted) {
             let load = Load::one(waiter.bytes);
-            let used = self.used();
-            if !used.plus(load).within(capacity) && (load.within(capacity) || !self.is_drained()) {
+            if !self.has_room(load) {
                 return;
             }
             wakers.push(waiter.waker.clone());

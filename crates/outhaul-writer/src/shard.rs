@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::{Future, poll_fn};
+use std::iter::repeat_n;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,13 +17,14 @@ use tracing::{Instrument, Span};
 use crate::batch::{Batch, Rest};
 use crate::gate::{Ended, Gate, Last, Phase, Seen, Settled};
 use crate::gather::{Gather, Pause};
+use crate::held::{Hold, Why};
 use crate::lanes::Lanes;
 use crate::queue::{Entry, Load, ShardQueue};
 use crate::sync::{now, step_back, timeout_at};
 use crate::ticket::{Outcome, Promise};
 use crate::{
-    Answer, FailureKind, Histogram, NotWrittenReason, OnFailure, Operation, Sink, SinkError, WriteError,
-    WriterOptions,
+    Answer, FailureKind, Histogram, NotWrittenReason, OnFailure, Operation, ShardFailure, Sink, SinkError,
+    WriteError, WriterOptions,
 };
 
 /// An accepted operation, which lies in its promise.
@@ -39,6 +41,9 @@ pub(crate) struct Extra {
     give_up_at: Option<Instant>,
     /// Stands for itself: neither replaces nor is replaced.
     pub(crate) apart: bool,
+    /// Was replaced, and something landed that was accepted behind it: it is never applied for itself, but goes with the
+    /// next of its lane, which replaces it again.
+    pub(crate) bound: bool,
     /// Where it was submitted.
     pub(crate) span: Option<Span>,
 }
@@ -89,6 +94,7 @@ pub(crate) struct Shard<S: Sink> {
     once: bool,
     /// A batch that failed as a whole: tried before anything else, in ever smaller batches.
     suspects: VecDeque<Entry<Job<S>>>,
+    /// How many of them go into a batch, with what is bound to them.
     suspects_max: usize,
     batch: Batch<S>,
     /// Of the batch that just ended; kept for their memory.
@@ -97,7 +103,7 @@ pub(crate) struct Shard<S: Sink> {
     epochs: Vec<(u64, usize)>,
     settled: Settled,
     /// Pids of which an operation of the batch has failed, where that holds the rest.
-    stopped: Vec<u64>,
+    stopped: Vec<(u64, Arc<Why>)>,
     /// Pids of which an operation of the batch comes again: the sink did not try what is behind it.
     behind: HashSet<u64>,
     watches: Vec<Watch>,
@@ -280,14 +286,17 @@ impl<S: Sink> Shard<S> {
         let ended = now();
         (self.settled.took, self.applied_at) = (ended - began, ended);
         match answer {
-            Ok(Ok(Answer::Each(results))) if results.len() == asked => self.answer(results, ended),
+            Ok(Ok(Answer::Each(results))) if results.len() == asked => {
+                self.answer(results.into_iter(), ended)
+            }
             Ok(Ok(Answer::Each(results))) => {
                 self.fail_batch(&WriteError::WrongCount { asked, answered: results.len() })
             }
-            Ok(Ok(Answer::Failed(error))) if error.kind == FailureKind::Permanent && load.ops > 1 => {
+            Ok(Ok(Answer::Failed(error))) if error.kind == FailureKind::Permanent && asked > 1 => {
                 self.narrow()
             }
-            Ok(Ok(Answer::Failed(error))) => self.answer(vec![Err(error); asked], ended),
+            Ok(Ok(Answer::Applied(output))) => self.answer(repeat_n(Ok(output), asked), ended),
+            Ok(Ok(Answer::Failed(error))) => self.answer(repeat_n(Err(error), asked), ended),
             Ok(Err(_)) => {
                 self.settled.ended = Ended::Panicked;
                 self.fail_batch(&WriteError::SinkPanicked);
@@ -325,7 +334,12 @@ impl<S: Sink> Shard<S> {
                 batch.put(entry);
             });
         } else {
-            for entry in self.suspects.drain(..self.suspects_max.min(self.suspects.len())) {
+            let (mut heads, mut end) = (0, 0);
+            while heads < self.suspects_max && end < self.suspects.len() {
+                heads += usize::from(!is_bound(&self.suspects[end]));
+                end += 1;
+            }
+            for entry in self.suspects.drain(..end) {
                 load += Load::one(entry.bytes);
                 batch.put(entry);
             }
@@ -358,9 +372,9 @@ impl<S: Sink> Shard<S> {
     }
 
     /// Each operation of the batch ends, or comes again.
-    fn answer(&mut self, results: Vec<ResultOf<S>>, now: Instant) {
+    fn answer(&mut self, results: impl Iterator<Item = ResultOf<S>>, now: Instant) {
         if !self.batch.members.is_empty() {
-            return self.answer_replaced(&results, now);
+            return self.answer_replaced(&results.collect::<Vec<_>>(), now);
         }
         let (mut ops, mut rest) = (std::mem::take(&mut self.batch.ops), std::mem::take(&mut self.batch.rest));
         for ((op, rest), result) in ops.drain(..).zip(rest.drain(..)).zip(results) {
@@ -371,15 +385,12 @@ impl<S: Sink> Shard<S> {
     }
 
     /// As [`answer`](Self::answer), when operations were replaced: each of them shares the fate of the one that is in
-    /// its place, but for a permanent failure, which may be that one's alone. It is that of all when something of the
-    /// pid landed that was accepted behind them: they may not land behind it.
+    /// its place, but for a permanent failure, which may be that one's alone. Of those behind which something of the pid
+    /// landed none may be applied for itself any more: they fail with the one that replaced them, or come again bound
+    /// to it.
     fn answer_replaced(&mut self, results: &[ResultOf<S>], now: Instant) {
         let mut ops: Vec<Option<S::Op>> = self.batch.ops.drain(..).map(Some).collect();
-        let mut stood_for_others = vec![false; ops.len()];
         let members = std::mem::take(&mut self.batch.members);
-        for member in members.iter().filter(|member| member.replaced.is_some()) {
-            stood_for_others[member.at] = true;
-        }
         // The last of each pid that landed, or may have.
         let mut landed = HashMap::new();
         for (number, member) in members.iter().enumerate() {
@@ -388,19 +399,38 @@ impl<S: Sink> Shard<S> {
                 landed.insert(member.rest.key, number);
             }
         }
+        let is_late = |number: usize, rest: &Rest<S>| {
+            rest.body.1.as_ref().is_some_and(|extra| extra.bound)
+                || landed.get(&rest.key).is_some_and(|last| *last > number)
+        };
+        // Those that may be what spoilt a call for others, which are to be tried for themselves.
+        let mut stood_for_others = vec![false; ops.len()];
+        for (number, member) in members.iter().enumerate() {
+            stood_for_others[member.at] |= member.replaced.is_some() && !is_late(number, &member.rest);
+        }
+        // Of those that come again: the place in the call, and whether they are late for themselves.
+        let mut places = Vec::new();
         for (number, member) in members.into_iter().enumerate() {
             let result = results[member.at].clone();
-            self.settled.coalesced += u64::from(member.replaced.is_some() && result.is_ok());
+            let was_replaced = member.replaced.is_some();
+            self.settled.coalesced += u64::from(was_replaced && result.is_ok());
             let Some(op) = member.replaced.or_else(|| ops[member.at].take()) else { continue };
+            let mut rest = member.rest;
             let permanent = matches!(&result, Err(error) if error.kind == FailureKind::Permanent);
-            let in_time = landed.get(&member.rest.key).is_none_or(|last| *last < number);
-            if permanent && stood_for_others[member.at] && in_time {
-                let mut rest = member.rest;
+            let late = is_late(number, &rest);
+            let again = self.again.len();
+            if permanent && stood_for_others[member.at] && !late {
                 rest.body.1.get_or_insert_default().apart = true;
                 self.come_again(op, rest);
             } else {
-                self.settle(op, member.rest, result, now);
+                self.settle(op, rest, result, now);
             }
+            if self.again.len() > again {
+                places.push((member.at, was_replaced && late));
+            }
+        }
+        if places.iter().any(|(_, late)| *late) {
+            bind(&mut self.again, &places);
         }
         self.suspects_max = self.suspects_max.saturating_mul(2);
     }
@@ -411,8 +441,7 @@ impl<S: Sink> Shard<S> {
             Err(SinkError { kind, error }) => {
                 let transient = kind == FailureKind::Transient;
                 // One that only stands behind another has its time for retries from when it is the first.
-                let skipped =
-                    transient && (!self.behind.insert(rest.key) || self.stopped.contains(&rest.key));
+                let skipped = transient && (!self.behind.insert(rest.key) || self.is_stopped(rest.key));
                 let retry_max = self.options.retry_max;
                 if skipped || rest.body.1.get_or_insert_default().fail(kind, now, retry_max) {
                     self.come_again(op, rest);
@@ -433,7 +462,7 @@ impl<S: Sink> Shard<S> {
     /// The batch failed as a whole, over one of its operations: half of it is tried at once.
     fn narrow(&mut self) {
         self.each(|shard, op, rest| shard.come_again(op, rest));
-        self.suspects_max = self.again.len().div_ceil(2);
+        self.suspects_max = self.again.iter().filter(|entry| !is_bound(entry)).count().div_ceil(2);
         self.again.drain(..).rev().for_each(|entry| self.suspects.push_front(entry));
     }
 
@@ -470,12 +499,13 @@ impl<S: Sink> Shard<S> {
                 // A panic here is no reason to end the others.
                 let pid = catch_unwind(AssertUnwindSafe(|| op.pid()));
                 let has_pid = pid.as_ref().map_or(true, Option::is_some);
-                self.settled.failures.note(self.index as u64, pid.unwrap_or(None), error.kind(), error);
-                if self.options.on_failure == OnFailure::StopPid
-                    && has_pid
-                    && !self.stopped.contains(&rest.key)
-                {
-                    self.stopped.push(rest.key);
+                let (shard, kind, pid) = (self.index as u64, error.kind(), pid.unwrap_or(None));
+                self.settled.failures.note(shard, pid, kind, error);
+                let stops = self.options.on_failure == OnFailure::StopPid;
+                if stops && has_pid && !self.is_stopped(rest.key) {
+                    let failure = ShardFailure { shard, kind, error: Arc::new(error.clone()) };
+                    let pid = pid.unwrap_or_default().to_owned();
+                    self.stopped.push((rest.key, Arc::new(Why { pid, failure, since: self.applied_at })));
                 }
             }
         }
@@ -489,20 +519,26 @@ impl<S: Sink> Shard<S> {
         self.resolved.push((rest.body.0, outcome));
     }
 
+    fn is_stopped(&self, key: u64) -> bool {
+        self.stopped.iter().any(|(stopped, _)| *stopped == key)
+    }
+
     /// Books the batch, resolves its tickets, and lets the flushes go on, in this order: who awaits a ticket finds it
     /// booked, who awaits a flush finds the tickets resolved. How many tickets somebody held.
     fn tell(&mut self) -> usize {
         self.put_back();
         self.behind.clear();
-        for key in self.stopped.drain(..) {
-            self.settled.holds.push((key, self.lanes.hold(key)));
+        for (key, why) in self.stopped.drain(..) {
+            let (load, epochs) = self.lanes.hold(key);
+            self.settled.holds.push(Hold { key, why, load, epochs });
         }
         let took = self.settled.took;
         let settled = std::mem::take(&mut self.settled);
         self.gate.step(|state, effects| state.settled(self.index, &settled, effects));
         self.settled.took = took;
-        for (key, _) in &settled.holds {
-            tracing::warn!(shard = self.index, "a pid is held behind its failure until that is acknowledged");
+        for Hold { key, why, .. } in &settled.holds {
+            let (shard, pid) = (self.index, &*why.pid);
+            tracing::warn!(shard, pid, "a pid is held behind its failure until that is acknowledged");
             self.watches.iter_mut().filter(|watch| watch.key == *key).for_each(|watch| watch.left = 0);
         }
         let woken = self.resolve();
@@ -529,7 +565,8 @@ impl<S: Sink> Shard<S> {
         let now = now();
         for entry in self.again.drain(..).rev() {
             let due = entry.body.extra.as_ref().map_or(now, |extra| extra.next(now, &self.options));
-            self.lanes.put_back(entry, due);
+            let bound = is_bound(&entry);
+            self.lanes.put_back(entry, bound, due);
         }
     }
 }
@@ -581,6 +618,31 @@ impl<S: Sink> Drop for Shard<S> {
         self.gate.reached(floor);
         self.watches.drain(..).for_each(|watch| tell(watch.done));
     }
+}
+
+fn is_bound<S: Sink>(entry: &Entry<Job<S>>) -> bool {
+    entry.body.extra.as_ref().is_some_and(|extra| extra.bound)
+}
+
+/// Of entries that come again, moves each that is late before the next one in whose place in the call it was, which came
+/// again as well: only the first of a pid can have run out of its time, and that is not the one that replaces.
+fn bind<S: Sink>(again: &mut Vec<Entry<Job<S>>>, places: &[(usize, bool)]) {
+    let mut leaders = HashMap::new();
+    let mut order: Vec<(usize, Entry<Job<S>>)> = Vec::with_capacity(again.len());
+    for ((number, mut entry), (at, late)) in again.drain(..).enumerate().zip(places).rev() {
+        let leader = leaders.get(at).copied().filter(|_| *late);
+        match (leader, &mut entry.body.extra) {
+            (Some(_), extra) => extra.get_or_insert_default().bound = true,
+            (None, extra) => {
+                extra.iter_mut().for_each(|extra| extra.bound = false);
+                leaders.insert(*at, number);
+            }
+        }
+        order.push((leader.unwrap_or(number), entry));
+    }
+    order.reverse();
+    order.sort_by_key(|(leader, _)| *leader);
+    again.extend(order.into_iter().map(|(_, entry)| entry));
 }
 
 /// How long an operation waited for its first try.

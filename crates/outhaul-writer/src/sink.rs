@@ -1,6 +1,7 @@
 //! The contract of what is written, and of what it is written to.
 
-use async_trait::async_trait;
+use std::future::Future;
+
 use thiserror::Error;
 
 /// What a [`Writer`](crate::Writer) carries to its sink.
@@ -18,12 +19,11 @@ pub trait Operation: Send + Sync + 'static {
 }
 
 /// What operations are written to.
-#[async_trait]
 pub trait Sink: Sized + Send + Sync + 'static {
     /// What is written.
     type Op: Operation;
     /// What an applied operation yields: a receipt, a revision, `()`. It is cloned only for operations that another one
-    /// replaced.
+    /// replaced, and of [`Answer::Applied`].
     type Output: Clone + Send + 'static;
     /// What went wrong.
     type Error: std::error::Error + Clone + Send + Sync + 'static;
@@ -42,14 +42,21 @@ pub trait Sink: Sized + Send + Sync + 'static {
     /// The future is dropped, at any await, when it outlives [`apply_max`](crate::WriterOptions::apply_max), when the
     /// writer is dropped, or when it does not get closed within [`close_max`](crate::WriterOptions::close_max); the
     /// outcome of its operations is unknown then. What it leaves running must not land behind a later call.
-    async fn apply(&self, shard: u64, ops: &[Self::Op]) -> Answer<Self::Output, Self::Error>;
+    ///
+    /// Write it as an `async fn`.
+    fn apply(
+        &self,
+        shard: u64,
+        ops: &[Self::Op],
+    ) -> impl Future<Output = Answer<Self::Output, Self::Error>> + Send;
 
     /// The key under which a later operation of the same pid replaces this one when both are in one batch; `None`
     /// (default): nothing does. Only the last of them is applied, and all their tickets get its output.
     ///
-    /// An operation without a key keeps apart those of its pid before and behind it. When the one that replaced others
-    /// fails permanently, they are tried again, each for itself – except those behind which another operation of their
-    /// pid was applied by the same call: they would land out of order, so they fail with the same error.
+    /// An operation without a key keeps apart those of its pid before and behind it; one of another key does not. When
+    /// the one that replaced others fails, they come again – permanently: each for itself – except those behind which
+    /// another operation of their pid was applied meanwhile: they would land out of order, so they keep to the one that
+    /// replaced them, fail with it or are applied with it, and no call ever has them.
     fn coalesce_key<'a>(&self, op: &'a Self::Op) -> Option<&'a [u8]> {
         let _ = op;
         None
@@ -70,6 +77,8 @@ pub trait Sink: Sized + Send + Sync + 'static {
 pub enum Answer<T, E> {
     /// Result i is that of operation i.
     Each(Vec<Result<T, SinkError<E>>>),
+    /// All were applied, with the same output: what a transaction answers, without a list.
+    Applied(T),
     /// The call failed as a whole: none of its operations was applied, or with an unknown outcome any of them may be.
     ///
     /// After a permanent failure of several operations they are tried again in ever smaller batches, until the one that

@@ -50,6 +50,8 @@ pub struct WriterStats {
     pub hung_shards: usize,
     /// Operations that wait for [`acknowledge`](crate::Writer::acknowledge); they are part of `depth`.
     pub held: usize,
+    /// Pids that do, also those without an operation: [`held`](crate::Writer::held) names them.
+    pub held_pids: usize,
     /// Operations in each call of the sink.
     pub batch_ops: Histogram,
     /// How long each call of the sink took, in microseconds.

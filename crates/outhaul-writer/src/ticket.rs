@@ -19,8 +19,9 @@ pub(crate) type Outcome<S> = Result<<S as Sink>::Output, WriteError<<S as Sink>:
 
 /// Resolves when *its* operation is applied, or with *its* error.
 ///
-/// Tickets of one pid resolve in the order of acceptance. Dropping one changes nothing: the operation was accepted and
-/// goes its way, and its failure shows in the next flush. Like most futures it panics when polled again after its end.
+/// Tickets of one pid resolve in the order of acceptance, but that of a replaced one with what replaced it. Dropping one
+/// changes nothing: the operation was accepted and goes its way, and its failure shows in the next flush. Like most futures
+/// it panics when polled again after its end.
 #[must_use = "a ticket tells whether the operation was written; drop it explicitly where a flush tells instead"]
 pub struct Ticket<S: Sink>(Arc<Cell<S>>);
 

@@ -16,8 +16,8 @@ use crate::shard::{Extra, GateOf, Job, Shard, later};
 use crate::sync::{Tasks, now, timeout_at};
 use crate::ticket::ticket;
 use crate::{
-    CloseReport, Closed, FlushReport, Operation, Refused, RefusedReason, Sink, TicketOf, WriterOptions,
-    WriterStats,
+    CloseReport, Closed, FlushReport, HeldPid, Operation, Refused, RefusedReason, Sink, TicketOf,
+    WriterOptions, WriterStats,
 };
 
 /// A sharded, pid-ordered, batching, bounded write path over a sink. A cheap handle: clones share one writer.
@@ -79,11 +79,11 @@ impl<S: Sink> Writer<S> {
     /// # Errors
     ///
     /// [`Refused`] gives the operation back: `Saturated` when the shard has no room, which sets the latch, or while the
-    /// latch is set; `Closed` once a close has begun.
+    /// latch is set; `Held` when its pid is held with as much as may wait for a person; `Closed` once a close has begun.
     pub fn try_admit(&self, op: S::Op) -> Result<TicketOf<S>, Refused<S::Op>> {
         let (shard, entry, ticket) = self.entry(op);
         let admitted = self.inner.gate.step(|state, effects| {
-            match state.admit(shard, Load::one(entry.bytes), effects) {
+            match state.admit(shard, (entry.key, entry.bytes), effects) {
                 Ok(()) => {
                     state.push(shard, entry, effects);
                     Ok(())
@@ -118,7 +118,7 @@ impl<S: Sink> Writer<S> {
             tickets.push(ticket);
         }
         let admitted: Result<(), (RefusedReason, Vec<_>)> = self.inner.gate.step(|state, effects| {
-            if let Err(reason) = state.admit_all(&loads, effects) {
+            if let Err(reason) = state.admit_all(&loads, &entries, effects) {
                 return Err((reason, entries));
             }
             entries.into_iter().for_each(|(shard, entry)| state.push(shard, entry, effects));
@@ -185,6 +185,16 @@ impl<S: Sink> Writer<S> {
     pub fn acknowledge(&self, pid: &str) -> bool {
         let (shard, key) = self.place(Some(pid));
         self.inner.gate.step(|state, effects| state.release_pid(shard, key, effects))
+    }
+
+    /// The pids that are held now, those held longest first. They are bounded: see [`HeldPid::PIDS_MAX`].
+    #[must_use]
+    pub fn held(&self) -> Vec<HeldPid> {
+        let now = now();
+        let held = self.inner.gate.step(|state, _| state.held_pids());
+        let mut held: Vec<HeldPid> = held.iter().map(|held| held.at(now)).collect();
+        held.sort_by(|a, b| b.held_for.cmp(&a.held_for).then_with(|| a.pid.cmp(&b.pid)));
+        held
     }
 
     /// Takes nothing more, waits until the backlog is written, and ends the tasks.

@@ -1,6 +1,6 @@
 //! Builds the measured programs and runs their cases, those of all rows in turn, run after run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -27,12 +27,15 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    pub(super) fn prepare(root: &Path, target: &Path, secs: f64) -> Result<Self> {
+    pub(super) fn prepare(root: &Path, target: &Path, rows: &[Row], secs: f64) -> Result<Self> {
         ensure!(secs.is_finite() && secs > 0.0, "--secs is a time above 0");
         let target = target.join("bench");
         // Not `--locked`: a crate that takes a new dependency need not know this workspace.
         let words = ["build", "--release", "--manifest-path", "bench/Cargo.toml", "--target-dir"];
-        cmd::step("build", || cmd::run(cmd::cargo(root, &words).arg(&target)))?;
+        // The rivals alone take minutes: only what the rows need.
+        let packages: BTreeSet<&str> = cases(rows).iter().map(|case| package(case.program)).collect();
+        let packages = packages.into_iter().flat_map(|package| ["-p", package]);
+        cmd::step("build", || cmd::run(cmd::cargo(root, &words).arg(&target).args(packages)))?;
         let parent = std::env::var_os(DIR_VARIABLE).map_or_else(|| target.join("data"), PathBuf::from);
         remove_stale(&parent)?;
         let dir = parent.join(format!("run-{}", std::process::id()));
@@ -142,6 +145,15 @@ fn remove_stale(parent: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The package of a program.
+fn package(program: Program) -> &'static str {
+    match program {
+        Program::Store => "bench-store",
+        Program::Writer | Program::WriterCounted => "bench-writer",
+        Program::Rivals => "bench-rivals",
+    }
 }
 
 /// What the rows need, each once, in the order of the rows.

@@ -53,8 +53,7 @@ pub(super) fn rows() -> Vec<Row> {
     let mut rows = vec![
         alone("rate", "ops/s", of(case("writer-memory-1-16", 64), RATE), AtLeast(1_000_000.0)),
         against("channel", "ops/s", memory(64, RATE), channel(64, RATE), AtLeast(0.8)),
-        // One for each operation, and a few for each batch.
-        alone("allocations", "per op", of(counted, ALLOCATIONS), AtMost(1.01)),
+        alone("allocations", "per op", of(counted, ALLOCATIONS), AtMost(1.0)),
         against("cpu/64", "µs/op", memory(64, CPU), channel(64, CPU), AtMost(1.25)),
         against("cpu/512", "µs/op", memory(512, CPU), channel(512, CPU), AtMost(1.25)),
         against("one/journal", "ops/s", journal(64), one("one-journal-1", 64), AtLeast(20.0)),

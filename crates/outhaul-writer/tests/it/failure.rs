@@ -1,6 +1,8 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outhaul_writer::{FailureKind, WriteError, WriterOptions};
+use outhaul_writer::{Answer, FailureKind, Sink, SinkError, WriteError, Writer, WriterOptions};
 use tokio::time::Instant;
 
 use crate::support::*;
@@ -175,4 +177,34 @@ async fn a_batch_that_fails_as_a_whole_is_narrowed_down_to_its_bad_operations() 
     let calls = sink.batches().len();
     assert!(calls < 60, "{calls} calls for two bad operations in a thousand");
     assert!(began.elapsed() < Duration::from_millis(35), "no pause but those of the transient failure");
+}
+
+/// A transaction over everything, which says so in one word.
+struct Transaction(AtomicBool);
+
+impl Sink for Transaction {
+    type Op = Op;
+    type Output = &'static str;
+    type Error = Told;
+
+    async fn apply(&self, _: u64, ops: &[Op]) -> Answer<&'static str, Told> {
+        if self.0.swap(false, Ordering::SeqCst) {
+            return Answer::Failed(SinkError::transient(Told(ops[0].value)));
+        }
+        Answer::Applied("committed")
+    }
+
+    fn coalesce_key<'a>(&self, op: &'a Op) -> Option<&'a [u8]> {
+        (op.value > 0).then_some(b"key")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_answers_for_all_at_once() {
+    let writer = Writer::open(Arc::new(Transaction(AtomicBool::new(true))), WriterOptions::default());
+    for ticket in writer.try_admit_all(ops("a", 0..4)).unwrap() {
+        assert_eq!(soon(ticket).await, Ok("committed"));
+    }
+    let stats = writer.stats();
+    assert_eq!((stats.applied, stats.coalesced, stats.retried, stats.batches), (4, 2, 4, 2));
 }

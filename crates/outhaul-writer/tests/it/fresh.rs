@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use outhaul_writer::{
-    Answer, FailureKind, LatchScope, OnFailure, Operation, Sink, SinkError, WriteError, Writer,
-    WriterOptions, async_trait,
+    Answer, FailureKind, LatchScope, OnFailure, Operation, Sink, SinkError, WriteError, Writer, WriterOptions,
 };
 
 use crate::logged;
@@ -228,7 +227,6 @@ struct Keys {
     bad: u64,
     applied: Mutex<Vec<u64>>,
 }
-#[async_trait]
 impl Sink for Keys {
     type Op = Set;
     type Output = u64;
@@ -277,7 +275,6 @@ impl Operation for HookOp {
     }
 }
 struct Hooked;
-#[async_trait]
 impl Sink for Hooked {
     type Op = HookOp;
     type Output = ();
@@ -404,7 +401,6 @@ async fn a_close_that_is_not_polled_does_not_stop_another() {
 
 /// A sink that blocks its thread.
 struct Blocks(Mutex<Option<std::sync::mpsc::Receiver<()>>>);
-#[async_trait]
 impl Sink for Blocks {
     type Op = Op;
     type Output = ();
@@ -461,7 +457,6 @@ impl Operation for Once {
 
 struct Refuses;
 
-#[async_trait]
 impl Sink for Refuses {
     type Op = Once;
     type Output = ();

@@ -1,6 +1,10 @@
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-use outhaul_writer::{WriteError, WriterOptions};
+use outhaul_writer::{WriteError, Writer, WriterOptions};
 
 use crate::logged;
 use crate::support::*;
@@ -77,4 +81,32 @@ async fn an_idle_writer_has_no_timer() {
     tokio::time::sleep(Duration::from_secs(3_600)).await;
     // A long sleep is a few turns of the timer's wheels.
     assert!(parks() - before < 100, "something ticks: {}", parks() - before);
+}
+
+/// Looks at the books at the moment at which it is woken.
+struct Looks {
+    writer: Writer<TestSink>,
+    seen: Mutex<Vec<(u64, u64, usize)>>,
+}
+
+impl Wake for Looks {
+    fn wake(self: Arc<Self>) {
+        let stats = self.writer.stats();
+        self.seen.lock().unwrap().push((stats.applied, stats.failed, stats.depth + stats.in_flight));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ticket_is_resolved_behind_the_books() {
+    let sink = TestSink::new();
+    sink.fail(1, [Fault::Permanent]);
+    let writer = open(&sink, WriterOptions::default());
+    let looks = Arc::new(Looks { writer: writer.clone(), seen: Mutex::default() });
+    let waker = Waker::from(Arc::clone(&looks));
+    let mut tickets = writer.try_admit_all(ops("a", 0..2)).unwrap();
+    for ticket in &mut tickets {
+        assert!(Pin::new(ticket).poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    soon(writer.flush()).await.unwrap_err();
+    assert_eq!(*looks.seen.lock().unwrap(), [(1, 1, 0), (1, 1, 0)], "who is told finds it booked");
 }

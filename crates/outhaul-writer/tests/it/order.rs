@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use outhaul_writer::{Answer, Operation, Sink, Writer, WriterOptions, async_trait};
+use outhaul_writer::{Answer, Operation, Sink, Writer, WriterOptions};
 use tokio::sync::Barrier;
 
 use crate::support::*;
@@ -82,7 +82,6 @@ impl Operation for Guest {
     }
 }
 
-#[async_trait]
 impl Sink for Meeting {
     type Op = Guest;
     type Output = ();

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outhaul_writer::{Answer, Operation, RefusedReason, Sink, Writer, WriterOptions, async_trait};
+use outhaul_writer::{Answer, Operation, RefusedReason, Sink, Writer, WriterOptions};
 use tokio::task::JoinSet;
 
 use crate::support::*;
@@ -135,7 +135,6 @@ impl Operation for Number {
     }
 }
 
-#[async_trait]
 impl Sink for Nothing {
     type Op = Number;
     type Output = ();

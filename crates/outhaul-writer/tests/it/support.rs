@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use outhaul_writer::{Answer, Operation, Sink, SinkError, TicketOf, Writer, WriterOptions, async_trait};
+use outhaul_writer::{Answer, Operation, Sink, SinkError, TicketOf, Writer, WriterOptions};
 use thiserror::Error;
 use tokio::sync::watch;
 
@@ -147,7 +147,6 @@ fn values(ops: &[Op]) -> Vec<u64> {
     ops.iter().map(|op| op.value).collect()
 }
 
-#[async_trait]
 impl Sink for TestSink {
     type Op = Op;
     type Output = u64;
