@@ -92,8 +92,9 @@ where
 /// stands still when its report is taken, which is when they have ended. `begin` is called where the measured time does.
 pub fn window(setup: &Setup, phase: &Phase, begin: impl FnOnce()) -> Meter {
     thread::sleep((setup.time / 2).min(Duration::from_secs(1)));
-    begin();
     let meter = Meter::start(&setup.dir);
+    // Last: what the meter reads at its start is not counted.
+    begin();
     phase.0.store(MEASURED, Ordering::Relaxed);
     thread::sleep(setup.time);
     phase.end();

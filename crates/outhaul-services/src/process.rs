@@ -69,7 +69,7 @@ impl Process {
         if let Some(directory) = dies_with_us {
             let mut watchdog = Command::new("sh");
             // It reads until the pipe's other end is closed, which the kernel does however we end.
-            watchdog.args(["-c", r#"cat >/dev/null; kill -KILL -- "-$0"; rm -rf -- "$1""#]);
+            watchdog.args(["-c", r#"cat >/dev/null; kill -s KILL -- "-$0"; rm -rf -- "$1""#]);
             watchdog.arg(process.child.id().to_string()).arg(directory);
             watchdog.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
             process.watchdog = Some(watchdog.spawn().map_err(fail)?);

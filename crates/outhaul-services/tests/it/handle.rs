@@ -1,8 +1,9 @@
 //! Each server starts, answers, and comes back as it is told.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use outhaul_services::{Access, Kind, Server};
 
@@ -114,4 +115,34 @@ fn a_variant_that_a_server_does_not_have_is_an_error() {
 fn the_password_is_escaped_in_the_url() {
     let server = Server::builder(Kind::Redis).access(Access::Password).start().unwrap();
     assert_eq!(server.url(), format!("redis://outhaul:k%40pt%2Fn%3Asecret@{}", server.address()));
+}
+
+/// In the process that [`a_server_ends_with_a_process_that_is_killed`] starts.
+const HOLDER: &str = "OUTHAUL_SERVICES_TEST_HOLDER";
+
+#[test]
+fn a_server_ends_with_a_process_that_is_killed() {
+    if std::env::var_os(HOLDER).is_some() {
+        let server = Server::builder(Kind::Redis).start().unwrap();
+        println!("\nserver {} {}", server.address(), server.directory().display());
+        // bounded: it is killed.
+        std::thread::sleep(Duration::from_secs(60));
+        return;
+    }
+    let mut holder = Command::new(std::env::current_exe().unwrap());
+    holder.args(["--exact", "handle::a_server_ends_with_a_process_that_is_killed", "--nocapture"]);
+    let mut holder = holder.env(HOLDER, "1").stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let line = lines.find_map(|line| line.strip_prefix("server ").map(str::to_owned)).unwrap();
+    let (address, directory) = line.split_once(' ').unwrap();
+    let address: SocketAddr = address.parse().unwrap();
+    assert!(connects(address));
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    let began = Instant::now();
+    while connects(address) || std::path::Path::new(directory).exists() {
+        assert!(began.elapsed() < Duration::from_secs(10), "{line} is left");
+        // bounded: by the assertion.
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

@@ -52,7 +52,8 @@ impl<const JETSTREAM: bool> Receiver<JETSTREAM> {
     }
 
     fn authority(&self) -> (std::path::PathBuf, Pair) {
-        (self.broker.server().authority().ca(), self.broker.server().client())
+        let server = self.broker.server();
+        (server.authority().ca(), server.client())
     }
 }
 
@@ -104,7 +105,7 @@ impl<const JETSTREAM: bool> Fixture for Receiver<JETSTREAM> {
             None => format!("nats://outhaul:{password}@{address}/events.kit?{common}"),
             Some(Variant::WrongCredentials) => format!("nats://outhaul:wr0ng@{address}/events.kit?{common}"),
             Some(Variant::Templated) => {
-                let rules = "events.{type}";
+                let rules = "{type}";
                 format!("nats://{address}/{rules}?{common}")
             }
             Some(variant) => {

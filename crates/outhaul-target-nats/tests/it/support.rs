@@ -45,13 +45,16 @@ impl Broker {
 
     /// A connection past the proxy.
     pub(crate) async fn client(&self) -> Client {
-        let (access, address) = (self.server().access(), self.server().address());
+        let (access, address, tls) = {
+            let server = self.server();
+            let tls = server.access().is_tls().then(|| (server.authority().ca(), server.client()));
+            (server.access(), server.address(), tls)
+        };
         let mut options = ConnectOptions::new();
         if access == Access::Password {
             options = options.user_and_password(USER.to_owned(), PASSWORD.to_owned());
         }
-        if access.is_tls() {
-            let (ca, pair) = (self.server().authority().ca(), self.server().client());
+        if let Some((ca, pair)) = tls {
             options = options
                 .require_tls(true)
                 .add_root_certificates(ca)
@@ -72,7 +75,8 @@ impl Broker {
     pub(crate) async fn make(&self, config: stream::Config) {
         let config = stream::Config {
             name: STREAM.to_owned(),
-            subjects: vec!["events.>".to_owned()],
+            // The second one is what the kit's events make of `{type}`.
+            subjects: ["events.>", "com%2Eexample%2Enumbered"].map(str::to_owned).to_vec(),
             duplicate_window: Duration::from_secs(600),
             ..config
         };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use outhaul_event::{Bytes, Event};
+use outhaul_event::{Bytes, Event, Limits};
 use tokio::time::sleep;
 
 use super::cases::{CALM, Ended, SHORT, distinct, in_order, numbered, one, until_delivered};
@@ -98,7 +98,8 @@ pub(super) async fn wrong_credentials_mean_hold<F: Fixture>() -> Ended {
 fn sized(pid: &str, number: usize, bytes: usize) -> Event {
     let body: Bytes = format!("\"{}\"", "x".repeat(bytes.saturating_sub(2))).into();
     let event = Event::builder("com.example.numbered", "/kit").id(number.to_string()).pid(pid).json(body);
-    event.build().expect("a valid event")
+    let limits = Limits { body_bytes_max: usize::MAX, ..Limits::default() };
+    event.build_within(&limits).expect("a valid event")
 }
 
 pub(super) async fn an_event_too_large_is_rejected_alone<F: Fixture>() -> Ended {
