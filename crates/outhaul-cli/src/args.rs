@@ -62,6 +62,7 @@ pub(crate) enum Verb {
     Run(RunArgs),
     Failed(FailedArgs),
     Queue(QueueArgs),
+    Check(CheckArgs),
     Import(ImportArgs),
 }
 
@@ -307,6 +308,33 @@ pub(crate) enum FailedVerb {
         #[command(flatten)]
         place: Place,
     },
+}
+
+/// Check targets before events are given to them: their URIs, and with --connect whether they could be delivered to
+///
+/// Nothing is changed, anywhere. One line a target on standard output; what is worth knowing about it follows, indented.
+#[derive(Parser)]
+#[command(after_long_help = format!(
+    "Examples:
+  outhaul check --to https://example.com/hook
+  outhaul check --connect --to billing=https://example.com/hook --to 'nats://localhost/orders.{{type}}?outhaul.stream=ORDERS'
+
+{OPTIONS}
+
+It ends with 0 when all is well, with 2 when a URI is wrong, with 3 when a target could not be delivered to now.
+
+{EXIT_CODES}"
+))]
+pub(crate) struct CheckArgs {
+    /// What to check: [NAME=]URI, or [NAME=]@FILE with a file that holds the URI. May be given several times
+    #[arg(long, value_name = "[NAME=]URI", required = true)]
+    pub(crate) to: Vec<String>,
+    /// Open each target: the connection, TLS, credentials, and what the protocol has of stream, topic or table
+    #[arg(long)]
+    pub(crate) connect: bool,
+    /// Write one JSON object a target: {to, kind, ok, error, help, notes}
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Look into the queues of a data directory, check it and mend it

@@ -7,6 +7,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod args;
 mod at_rest;
+mod check;
 mod console;
 mod data_dir;
 mod error;
@@ -57,6 +58,7 @@ fn work(args: Args, console: &Console) -> Exit {
             Verb::Run(args) => Box::pin(run::run(&args, console)).await,
             Verb::Failed(args) => Box::pin(failed::run(&args, console)).await,
             Verb::Import(args) => Box::pin(import::run(&args, console)).await,
+            Verb::Check(args) => Box::pin(check::run(&args, console)).await,
             Verb::Queue(args) => Box::pin(queue::run(&args, console)).await,
         }
     });

@@ -24,6 +24,18 @@ pub(crate) struct To {
     hidden: bool,
 }
 
+impl To {
+    /// The URI, with its credentials.
+    pub(crate) fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// What was written, without credentials.
+    pub(crate) fn shown(&self) -> &str {
+        &self.shown
+    }
+}
+
 /// Reads all of them. `example` is the shortest command that works.
 pub(crate) fn read(args: &TargetArgs, example: &str) -> Result<Vec<To>, CliError> {
     if args.to.is_empty() {
@@ -99,7 +111,7 @@ pub(crate) fn note(to: &[To]) -> &'static str {
     }
 }
 
-fn read_one(text: &str) -> Result<To, CliError> {
+pub(crate) fn read_one(text: &str) -> Result<To, CliError> {
     let (name, uri) = split(text)?;
     let (shown, hidden) = match uri.strip_prefix('@') {
         Some(_) => (text.to_owned(), false),

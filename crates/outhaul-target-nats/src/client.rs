@@ -60,6 +60,22 @@ impl Nats {
         self.connection.get(Connection::open(&self.options)).await
     }
 
+    /// Whether events could be delivered, and what is to be known about it.
+    async fn look(&self) -> Result<Option<String>, DeliveryError> {
+        within(self.options.timeout, async {
+            let lease = self.connection().await?;
+            match &self.options.stream {
+                Some(stream) => tokio::select! {
+                    biased;
+                    result = lease.connection.check(stream, &self.options) => result,
+                    () = lease.connection.broken() => Err(broken()),
+                },
+                None => round_trip(&lease.connection).await.map(|()| None),
+            }
+        })
+        .await
+    }
+
     /// Publishes everything, and says what became of it until the deadline.
     async fn publish(&self, connection: &Connection, events: &[Attempt], until: Instant) -> Vec<Outcome> {
         match &self.options.stream {
@@ -194,18 +210,17 @@ impl Target for Nats {
 
     /// Asks the server for the stream, or for a message of our own. Dropping the future gives the question up.
     async fn probe(&self) -> Result<(), DeliveryError> {
-        within(self.options.timeout, async {
-            let lease = self.connection().await?;
-            match &self.options.stream {
-                Some(stream) => tokio::select! {
-                    biased;
-                    result = lease.connection.check(stream, &self.options) => result,
-                    () = lease.connection.broken() => Err(broken()),
-                },
-                None => round_trip(&lease.connection).await,
-            }
-        })
-        .await
+        self.look().await.map(drop)
+    }
+
+    async fn check(&self) -> Result<Vec<String>, DeliveryError> {
+        let note = self.look().await?;
+        let after =
+            "a repeat is possible after a hold or a restart that lasts longer than the duplicate window";
+        let core =
+            "core NATS does not tell whether anybody listens, nor reliably that a subject is forbidden";
+        let known = if self.options.stream.is_some() { after } else { core };
+        Ok(note.into_iter().chain([known.to_owned()]).collect())
     }
 
     /// Closes the connection. There is nothing to wait for: what was not acknowledged is delivered again.

@@ -92,14 +92,20 @@ impl Connection {
             .backpressure_on_inflight(true)
             .build(client.clone());
         let connection = Self { client, context, state };
-        if let Some(stream) = &options.stream {
-            connection.check(stream, options).await?;
+        if let Some(stream) = &options.stream
+            && let Some(note) = connection.check(stream, options).await?
+        {
+            tracing::warn!(stream, "{note}");
         }
         Ok(Arc::new(connection))
     }
 
-    /// The stream must exist, take the subject, and acknowledge.
-    pub(crate) async fn check(&self, name: &str, options: &NatsOptions) -> Result<(), DeliveryError> {
+    /// The stream must exist, take the subject, and acknowledge. Returns what is to be known about its window.
+    pub(crate) async fn check(
+        &self,
+        name: &str,
+        options: &NatsOptions,
+    ) -> Result<Option<String>, DeliveryError> {
         let stream = self.context.get_stream(name).await.map_err(|error| {
             let kind = match error.kind() {
                 GetStreamErrorKind::JetStream(answer) => error::answered(&answer),
@@ -131,15 +137,13 @@ impl Connection {
                 .with_detail(format!("the stream `{name}` does not take the subject `{subject}`")));
         }
         let wanted = options.timeout + options.backoff_max + WINDOW_MARGIN;
-        if config.duplicate_window < wanted {
-            tracing::warn!(
-                stream = name,
-                window = ?config.duplicate_window,
-                wanted = ?wanted,
-                "the duplicate window of the stream is shorter than an attempt and its backoff: a repeat may be stored twice"
-            );
-        }
-        Ok(())
+        Ok((config.duplicate_window < wanted).then(|| {
+            format!(
+                "the duplicate window of the stream `{name}` is {:?}, shorter than {wanted:?} (an attempt, its longest \
+                 backoff and half a minute): a repeat may be stored twice",
+                config.duplicate_window
+            )
+        }))
     }
 
     /// Ends when the connection breaks.

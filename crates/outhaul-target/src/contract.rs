@@ -52,6 +52,16 @@ pub trait Target: Send + Sync + 'static {
     /// Dropping the future gives the question up and leaves nothing behind.
     async fn probe(&self) -> Result<(), DeliveryError>;
 
+    /// Looks at everything that a delivery needs (the connection, credentials, stream, topic, table), as
+    /// [`probe`](Self::probe) does, and changes nothing. Returns what a person should know: what the first delivery
+    /// would create, and what the protocol cannot promise, one sentence each.
+    ///
+    /// Dropping the future gives the question up and leaves nothing behind.
+    async fn check(&self) -> Result<Vec<String>, DeliveryError> {
+        self.probe().await?;
+        Ok(Vec::new())
+    }
+
     /// Releases connections and files; later deliveries fail with [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     /// Closing twice is fine.
     ///

@@ -13,6 +13,8 @@ pub(crate) fn kind(uri: &TargetUri) -> Result<&'static str, ConfigError> {
         "file" => Ok("file"),
         #[cfg(feature = "file")]
         "stdout" => Ok("stdout"),
+        #[cfg(feature = "nats")]
+        "nats" | "nats+tls" | "tls" => Ok("nats"),
         #[cfg(feature = "webhook")]
         "http" | "https" => Ok("webhook"),
         scheme => Err(ConfigError::new(
@@ -40,13 +42,22 @@ pub(crate) fn spec(name: TargetName, uri: &str) -> Result<TargetSpec, ConfigErro
 }
 
 /// Builds the target of a URI, and says where it delivers to. Nothing is connected or opened yet.
-pub(crate) fn target(uri: TargetUri) -> Result<(Arc<dyn Target>, String), ConfigError> {
+///
+/// # Errors
+/// The URI is not valid, or no target that is compiled in takes it.
+pub fn target(uri: TargetUri) -> Result<(Arc<dyn Target>, String), ConfigError> {
     match kind(&uri)? {
         #[cfg(feature = "file")]
         "file" | "stdout" => {
             let file = outhaul_target_file::FileTarget::from_uri(uri)?;
             let destination = file.destination();
             Ok((Arc::new(file), destination))
+        }
+        #[cfg(feature = "nats")]
+        "nats" => {
+            let nats = outhaul_target_nats::Nats::from_uri(uri)?;
+            let destination = nats.destination().to_owned();
+            Ok((Arc::new(nats), destination))
         }
         #[cfg(feature = "webhook")]
         "webhook" => {
@@ -62,6 +73,9 @@ fn known() -> Vec<&'static str> {
     let mut known = Vec::new();
     if cfg!(feature = "file") {
         known.extend(["file:PATH", "stdout:"]);
+    }
+    if cfg!(feature = "nats") {
+        known.extend(["nats://…", "nats+tls://…"]);
     }
     if cfg!(feature = "webhook") {
         known.extend(["http://…", "https://…"]);

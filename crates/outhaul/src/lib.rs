@@ -29,6 +29,7 @@
 //! | feature | URIs | kind |
 //! |---|---|---|
 //! | `file` (default) | `file:PATH`, `stdout:` | `file`, `stdout` |
+//! | `nats` | `nats://…`, `nats+tls://…` | `nats` |
 //! | `webhook` (default) | `http://…`, `https://…` | `webhook` |
 //!
 //! Options that every target knows are query parameters with the prefix `outhaul.`; see
@@ -45,6 +46,7 @@ mod kinds;
 
 pub use builder::OuthaulBuilder;
 pub use error::{OpenError, PutError};
+pub use kinds::target as target_of;
 pub use outhaul_runtime as runtime;
 pub use outhaul_runtime::event::Event;
 pub use outhaul_runtime::store::{Input, OpenReport, Receipt, StoreError};
@@ -56,6 +58,8 @@ pub use outhaul_runtime::{
 pub use outhaul_runtime::{event, store, target, writer};
 #[cfg(feature = "file")]
 pub use outhaul_target_file as file;
+#[cfg(feature = "nats")]
+pub use outhaul_target_nats as nats;
 #[cfg(feature = "webhook")]
 pub use outhaul_target_webhook as webhook;
 
