@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failed expectation ends a test")]
 
 mod admin;
+mod check;
 mod crash;
 mod engines;
 mod failed;
@@ -15,6 +16,7 @@ mod ingest;
 mod lossy;
 #[cfg(target_os = "linux")]
 mod mounts;
+mod nats;
 mod pipe;
 mod queue;
 mod receiver;
@@ -22,4 +24,5 @@ mod relay;
 mod requeue;
 mod resume;
 mod support;
+mod under_fire;
 mod usage;
