@@ -312,7 +312,8 @@ impl Runtime {
     }
 
     /// Removes an entry for good, from its queue or from the failed store; durable when it resolves. One that is with
-    /// its target goes when its verdict is there, unless that is a delivery. Dropping the future does not take it back.
+    /// its target goes when its verdict is there, unless that is a delivery; [`EntryAnswer::Pending`] is durable too: if
+    /// the process ends before, the next start discards it. Dropping the future does not take it back.
     pub async fn discard(&self, entry: &Uid) -> Result<EntryAnswer, ChangeError> {
         self.manager().discard(entry).await
     }
@@ -429,6 +430,7 @@ impl Runtime {
         for slot in &slots {
             slot.join().await;
         }
+        manager.join_discards().await;
         let flushed = store.log().flush().await;
         let mut closing = JoinSet::new();
         for slot in slots {
