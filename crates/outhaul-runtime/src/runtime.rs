@@ -46,8 +46,6 @@ pub struct TargetSpec {
     pub destination: String,
     /// What is to become of entries that wait for another destination; None: they keep it from starting.
     pub repoint: Option<Repoint>,
-    /// Whether it is in use; one that is not queues, and sends nothing.
-    pub enabled: bool,
     /// Stands for the whole configuration, credentials included: a reload leaves a target alone whose fingerprint is
     /// the same. None: only the same value of `target` is the same. It is kept in memory alone.
     pub fingerprint: Option<u64>,
@@ -69,7 +67,6 @@ impl TargetSpec {
             options,
             destination: destination.into(),
             repoint: None,
-            enabled: true,
             fingerprint: None,
             remake: None,
         }
@@ -174,7 +171,7 @@ impl Runtime {
     ) -> Result<Self, StartError> {
         check(&**store.log(), &targets)?;
         for spec in &targets {
-            attach(&store, spec)?;
+            attach(&store, spec).await?;
         }
         let lease = store.log().lease(Shards::All).await?;
         let sink = Arc::new(QueueSink { log: Arc::clone(store.log()) });
@@ -365,13 +362,14 @@ impl Runtime {
         self.manager().notices.subscribe()
     }
 
-    /// Resolves when nothing waits for any attached target. Dropping the future changes nothing.
+    /// Resolves when nothing waits for any target that is not paused. Dropping the future changes nothing.
     pub async fn settled(&self) {
         let mut changes = self.manager().changes.subscribe();
         loop {
             changes.borrow_and_update();
-            let queues = self.store().log().stats();
-            if queues.iter().filter(|queue| queue.attached).all(|queue| queue.waiting == 0) {
+            let paused = self.manager().paused();
+            let queues = self.store().log().stats().into_iter();
+            if queues.filter(|q| q.attached && !paused.contains(&q.name)).all(|q| q.waiting == 0) {
                 return;
             }
             if changes.changed().await.is_err() {

@@ -15,6 +15,7 @@ mod ingest;
 mod lossy;
 #[cfg(target_os = "linux")]
 mod mounts;
+mod operator;
 mod pipe;
 mod queue;
 mod receiver;

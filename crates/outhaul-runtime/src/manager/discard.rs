@@ -88,10 +88,7 @@ impl Manager {
         Ok(EntryAnswer::Pending)
     }
 
-    fn discard_begun(
-        self: &Arc<Self>,
-        uid: &Uid,
-    ) -> Result<watch::Receiver<Option<Answer>>, ChangeError> {
+    fn discard_begun(self: &Arc<Self>, uid: &Uid) -> Result<watch::Receiver<Option<Answer>>, ChangeError> {
         let mut running = lock(&self.discards.running);
         if let Some(answer) = running.get(uid) {
             return Ok(answer.clone());

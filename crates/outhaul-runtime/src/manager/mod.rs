@@ -196,7 +196,7 @@ impl Manager {
         };
         manager.finish_discards().await?;
         for spec in targets {
-            let paused = !spec.enabled || paused.contains(&spec.name);
+            let paused = !spec.options.enabled || paused.contains(&spec.name);
             let generation = manager.next_generation();
             manager.launch(spec, generation, paused, None);
         }
@@ -260,6 +260,12 @@ impl Manager {
         self.slot(name).ok_or_else(|| ChangeError::UnknownTarget(name.clone()))
     }
 
+    /// The targets that send nothing until a person lets them.
+    pub(crate) fn paused(&self) -> BTreeSet<TargetName> {
+        let paused = self.slots().into_iter().filter(|slot| slot.shown().state == State::Paused);
+        paused.map(|slot| slot.spec.name.clone()).collect()
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -314,7 +320,7 @@ impl Manager {
         }
         if let Some(before) = before.map(Slot::shown) {
             (shown.retried, shown.abandoned) = (before.retried, before.abandoned);
-            shown.last_success = before.last_success;
+            (shown.last_success, shown.filling) = (before.last_success, before.filling);
         }
         let status = Arc::new(Mutex::new(shown));
         let (commands, asked) = mpsc::channel(COMMANDS_MAX);

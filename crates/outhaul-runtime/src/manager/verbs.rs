@@ -40,6 +40,10 @@ pub enum EntryAnswer {
         requeued_as: Uid,
         /// Whether that had been done before.
         again: bool,
+        /// How many later events of its pid were delivered since it failed; after a crash, at least so many. None if it
+        /// was requeued before.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        delivered_later: Option<u64>,
     },
 }
 
@@ -50,6 +54,8 @@ impl Manager {
         if slot.serves() {
             self.ask(name, Command::Pause).await?;
         }
+        // Nobody waits for it any more.
+        self.changes.send_modify(|changes| *changes += 1);
         Ok(())
     }
 
@@ -175,7 +181,8 @@ impl Manager {
         match asked {
             Some(Ok(requeued)) => {
                 self.reopen(&uid.queue, lane).await?;
-                Ok(EntryAnswer::Requeued { requeued_as: requeued.requeued_as, again: requeued.again })
+                let outhaul_store::Requeued { requeued_as, again, delivered_later, .. } = requeued;
+                Ok(EntryAnswer::Requeued { requeued_as, again, delivered_later })
             }
             Some(Err(RequeueError::NotFound(_))) | None => self.retry(uid).await,
             Some(Err(error)) => Err(ChangeError::Requeue(error)),

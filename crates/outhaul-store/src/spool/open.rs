@@ -20,7 +20,7 @@ use crate::log::{Damage, OpenReport, RetryState};
 use crate::queue::{Queue, QueueId, Queues, SharedQueues};
 
 /// No file beside the directories is longer.
-const SIDECAR_BYTES_MAX: usize = 1 << 30;
+pub(super) const SIDECAR_BYTES_MAX: usize = 1 << 30;
 
 struct Opening<'a> {
     fs: &'a dyn FileSystem,
