@@ -311,6 +311,14 @@ impl Spool {
         answer.try_recv().unwrap_or(Err(StoreError::Closed))
     }
 
+    /// As [`Log::rename`](crate::Log::rename), in the calling thread.
+    pub fn rename_sync(&self, name: &TargetName, new: &TargetName) -> Result<(), StoreError> {
+        let (reply, mut answer) = oneshot::channel();
+        lock(&self.shared().inner).rename_calls.push((name.clone(), new.clone(), reply));
+        self.shared().round(commit::Work::Ready);
+        answer.try_recv().unwrap_or(Err(StoreError::Closed))
+    }
+
     /// As [`Log::close`](crate::Log::close), in the calling thread.
     pub fn close_sync(&self) -> Result<(), StoreError> {
         self.handle.close()
