@@ -374,7 +374,8 @@ impl Shared {
             let declared = {
                 let mut queues = self.queues.lock();
                 let queue = queues.get_mut(id);
-                let file = QueueFile { name: queue.name.to_string(), label: queue.label.clone() };
+                let (name, label) = (queue.name.to_string(), queue.label.clone());
+                let file = QueueFile { name, label, moving_from: None };
                 std::mem::take(&mut queue.unwritten.declaration).then_some(file)
             };
             if let Some(file) = declared

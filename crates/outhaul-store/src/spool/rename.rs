@@ -1,7 +1,8 @@
 //! Giving a queue another name: its entries move into a directory of that name. What failed stays with the old one.
 //!
-//! Each file moves by itself, so a crash in between leaves every entry in one of the two queues, and the old one still
-//! says where its entries belong.
+//! Each entry gets a second name in the new directory; when those are durable the old names go. A crash in between leaves
+//! every entry in one of the two queues: an open takes the new names of those that have their old ones, as the file
+//! `.queue` of the new directory says from where they come until all is done.
 
 use std::io;
 use std::path::Path;
@@ -13,6 +14,9 @@ use super::sidecar::{QueueFile, SEQUENCES};
 use super::{Dir, Shared, lock, names};
 use crate::error::StoreError;
 use crate::fs::{read_whole, write_atomically};
+
+/// Copied at a time.
+const COPY_BYTES: usize = 256 << 10;
 
 impl Shared {
     /// Leaves what waits in a queue to one of another name, without a target. What is settled was removed.
@@ -32,14 +36,17 @@ impl Shared {
             old.created = dir.created;
             let removals = dir.removals.iter().map(|removal| removal.file.clone());
             let files: Vec<_> = dir.index.files().map(|(file, _)| file).chain(removals).collect();
-            let file = QueueFile { name: new.to_string(), label: queues.get(id).label.clone() };
+            let (name, label) = (new.to_string(), queues.get(id).label.clone());
+            let file = QueueFile { name, label, moving_from: None };
             (id, old, files, file)
         };
         let moved = if old.created { self.move_entries(&old, &stem, &file, &files) } else { Ok(()) };
+        let failed = lock(&self.inner).failure.is_some();
         let mut dirs = lock(&self.dirs);
         let mut queues = self.queues.lock();
         let Some(dir) = dirs.get_mut(&id) else { return moved };
-        dir.moving = false;
+        // Where nothing is known of its files, none of them is looked for: the next open finds them.
+        dir.moving = failed;
         moved?;
         queues.orphan_as(name, new)?;
         queues.get_mut(id).unwritten = Default::default();
@@ -58,15 +65,66 @@ impl Shared {
         file: &QueueFile,
         files: &[String],
     ) -> Result<(), StoreError> {
-        let new = self.dir.join(stem);
-        self.fs.create_dir_all(&new).map_err(StoreError::io("create", &new))?;
-        self.declare(stem, file)?;
+        let (from, to) = (&old.path, &self.dir.join(stem));
+        self.fs.create_dir_all(to).map_err(StoreError::io("create", to))?;
+        let moving_from = Some(old.stem.clone());
+        self.declare(stem, &QueueFile { name: file.name.clone(), label: file.label.clone(), moving_from })?;
         self.copy_sequences(&old.stem, stem)?;
         self.fs.sync_dir(&self.dir).map_err(StoreError::io("sync", &self.dir))?;
-        let moved = self.move_files(&old.path, &new, files);
-        // Where they are now is to be durable before anybody is told.
-        let synced = [&new, &old.path].map(|dir| self.fs.sync_dir(dir).map_err(StoreError::io("sync", dir)));
-        moved.and(synced.into_iter().collect::<Result<Vec<_>, _>>()).map(drop)
+        for (index, name) in files.iter().enumerate() {
+            let Err(error) = self.second_name(&from.join(name), &to.join(name)) else { continue };
+            for name in &files[..=index] {
+                // What is left of it goes at the next open.
+                self.fs.remove(&to.join(name)).unwrap_or_default();
+            }
+            return Err(StoreError::io("move", &from.join(name))(error));
+        }
+        // From here on there is no way back. A sync that failed is the last one.
+        let sync = |dir: &Path| self.fs.sync_dir(dir).map_err(StoreError::io("sync", dir));
+        let remove = |name: &String| self.remove_file(&from.join(name));
+        let done = sync(to).and_then(|()| files.iter().try_for_each(remove)).and_then(|()| sync(from));
+        done.inspect_err(|error| {
+            tracing::error!(%error, "the spool writes nothing any more");
+            lock(&self.inner).failure = Some(StoreError::Failed(error.to_string().into()));
+        })?;
+        if let Err(error) = self.declare(stem, file) {
+            // Nothing is in both any more, so it says nothing that is wrong.
+            tracing::debug!(%error, "it cannot be noted that a queue has moved");
+        }
+        Ok(())
+    }
+
+    /// Gives a file a second name, or makes a copy where the disk has no such thing.
+    fn second_name(&self, from: &Path, to: &Path) -> io::Result<()> {
+        match self.fs.link(from, to) {
+            // Somebody else removed it, which shows when it is read; or it was done before.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists) => {
+                Ok(())
+            }
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied) =>
+            {
+                self.copy_file(from, to)
+            }
+            linked => linked,
+        }
+    }
+
+    fn copy_file(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let source = match self.fs.open(from, false) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        let copy = self.fs.create(to)?;
+        let (mut buffer, mut at) = (vec![0; COPY_BYTES], 0);
+        loop {
+            let read = source.read_at(&mut buffer, at)?;
+            if read == 0 {
+                return copy.sync();
+            }
+            copy.write_at(&buffer[..read], at)?;
+            at += read as u64;
+        }
     }
 
     /// The uids of entries that others named are written there.
@@ -79,30 +137,5 @@ impl Shared {
         let name = format!("{to}{SEQUENCES}");
         let written = write_atomically(&*self.fs, &self.dir, &name, &content);
         written.map_err(StoreError::io("write", &self.dir.join(name)))
-    }
-
-    /// Moves all of them or none. Where that cannot be had, nothing more is written: the next open finds each of them
-    /// where it is.
-    fn move_files(&self, from: &Path, to: &Path, files: &[String]) -> Result<(), StoreError> {
-        let each =
-            |from: &Path, to: &Path, file: &String| match self.fs.rename(&from.join(file), &to.join(file)) {
-                // Somebody else removed it, which shows when it is read.
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    Err(StoreError::io("move", &from.join(file))(error))
-                }
-                _ => Ok(()),
-            };
-        for (index, file) in files.iter().enumerate() {
-            let Err(error) = each(from, to, file) else { continue };
-            for file in &files[..index] {
-                if let Err(stuck) = each(to, from, file) {
-                    tracing::error!(error = %stuck, "the spool writes nothing any more");
-                    lock(&self.inner).failure = Some(StoreError::Failed(stuck.to_string().into()));
-                    break;
-                }
-            }
-            return Err(error);
-        }
-        Ok(())
     }
 }

@@ -25,11 +25,13 @@ async fn entries_keep_their_uids_and_attempts_and_what_failed_stays_with_the_nam
     for stem in ["outhaul-a", "rustfs-webhook-a"] {
         let dir = tempfile::tempdir().unwrap();
         let spool = dir.path().join("spool");
-        fs::create_dir_all(spool.join(stem)).unwrap();
         let open = async || {
             let options = StoreOptions { engine: Engine::Spool, ..StoreOptions::default() };
             Store::open(dir.path(), options).await.unwrap()
         };
+        // The directory is one of ours before anything is put into it.
+        open().await.close().await.unwrap();
+        fs::create_dir_all(spool.join(stem)).unwrap();
         let store = open().await;
         let log = store.log();
         let settings = |label: &str| QueueSettings { label: label.to_owned(), ..QueueSettings::default() };
@@ -80,7 +82,8 @@ async fn entries_keep_their_uids_and_attempts_and_what_failed_stays_with_the_nam
         check(&store).await;
         assert_eq!((files(&spool.join("outhaul-a.orphan-1")), files(&spool.join(stem))), (2, 1));
         store.close().await.unwrap();
-        drop(store);
+        // A lease keeps the directory's lock.
+        drop((lease, store));
         let store = open().await;
         assert!(store.report().foreign.is_empty(), "{:?}", store.report());
         check(&store).await;
@@ -135,6 +138,7 @@ fn no_power_cut_on_the_way_loses_an_entry() {
     spool.rename_sync(&name("a"), &name("b")).unwrap();
     assert_eq!((ids(&spool, "a").len(), ids(&spool, "b").len()), (0, 6));
     let images = fs.recorded();
+    check(fs.disk().crash(&mut fastrand::Rng::with_seed(0)), "behind it");
     assert!(images.len() >= 10, "{} calls", images.len());
     for (call, (_, disk)) in images.into_iter().enumerate() {
         for seed in 0..8 {
