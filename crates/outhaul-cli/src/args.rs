@@ -23,6 +23,7 @@ Where several apply, the first of 130, 2, 1, 4, 3 counts.";
 const OPTIONS: &str = "\
 Options of a target are query parameters of its URI, such as https://example.com/hook?outhaul.timeout=5s:
   outhaul.KEY=VALUE; all of them, with what they do, are in docs/tools.md, \"Options of a target\". KEY=default:
+  whether it sends  enabled=true|false (false: it queues, and sends nothing)
   what is sent      format=cloudevents|body|s3
   attempts          timeout=30s, connect_timeout=5s, in_flight=16, batch=100, batch_bytes=1MiB, linger=none
   how much          rate=none (events a second), rate_bytes=none (bytes a second)

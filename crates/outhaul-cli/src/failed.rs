@@ -97,7 +97,14 @@ async fn requeue(uids: &[String], filter: &Filter, console: &Console) -> Result<
     for answer in failed::requeue(at.store.failed(), &uids).await {
         out.value(&answer, || match (&answer.requeued_as, &answer.error) {
             (Some(new), _) if answer.again => format!("{} was requeued before, as {new}", answer.uid),
-            (Some(new), _) => format!("{} is requeued as {new}", answer.uid),
+            (Some(new), _) => match answer.delivered_later.unwrap_or(0) {
+                0 => format!("{} is requeued as {new}", answer.uid),
+                later => format!(
+                    "{} is requeued as {new}; {} of its pid came before it",
+                    answer.uid,
+                    counted(later, "later event", "later events"),
+                ),
+            },
             (None, error) => {
                 format!("{} stays: {}", answer.uid, error.as_deref().unwrap_or("no reason is known"))
             }

@@ -57,6 +57,7 @@
 //! others go on: [`Runtime::reload`]. The whole table, and the verbs on entries, are in `docs/runtime.md`.
 
 mod admit;
+mod filling;
 mod health;
 mod manager;
 mod notice;

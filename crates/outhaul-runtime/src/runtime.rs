@@ -46,8 +46,6 @@ pub struct TargetSpec {
     pub destination: String,
     /// What is to become of entries that wait for another destination; None: they keep it from starting.
     pub repoint: Option<Repoint>,
-    /// Whether it is in use; one that is not queues, and sends nothing.
-    pub enabled: bool,
     /// Stands for the whole configuration, credentials included: a reload leaves a target alone whose fingerprint is
     /// the same. None: only the same value of `target` is the same. It is kept in memory alone.
     pub fingerprint: Option<u64>,
@@ -69,7 +67,6 @@ impl TargetSpec {
             options,
             destination: destination.into(),
             repoint: None,
-            enabled: true,
             fingerprint: None,
             remake: None,
         }
@@ -174,7 +171,7 @@ impl Runtime {
     ) -> Result<Self, StartError> {
         check(&**store.log(), &targets)?;
         for spec in &targets {
-            attach(&store, spec)?;
+            attach(&store, spec).await?;
         }
         let lease = store.log().lease(Shards::All).await?;
         let sink = Arc::new(QueueSink { log: Arc::clone(store.log()) });
@@ -312,7 +309,8 @@ impl Runtime {
     }
 
     /// Removes an entry for good, from its queue or from the failed store; durable when it resolves. One that is with
-    /// its target goes when its verdict is there, unless that is a delivery. Dropping the future does not take it back.
+    /// its target goes when its verdict is there, unless that is a delivery; [`EntryAnswer::Pending`] is durable too: if
+    /// the process ends before, the next start discards it. Dropping the future does not take it back.
     pub async fn discard(&self, entry: &Uid) -> Result<EntryAnswer, ChangeError> {
         self.manager().discard(entry).await
     }
@@ -364,13 +362,14 @@ impl Runtime {
         self.manager().notices.subscribe()
     }
 
-    /// Resolves when nothing waits for any attached target. Dropping the future changes nothing.
+    /// Resolves when nothing waits for any target that is not paused. Dropping the future changes nothing.
     pub async fn settled(&self) {
         let mut changes = self.manager().changes.subscribe();
         loop {
             changes.borrow_and_update();
-            let queues = self.store().log().stats();
-            if queues.iter().filter(|queue| queue.attached).all(|queue| queue.waiting == 0) {
+            let paused = self.manager().paused();
+            let queues = self.store().log().stats().into_iter();
+            if queues.filter(|q| q.attached && !paused.contains(&q.name)).all(|q| q.waiting == 0) {
                 return;
             }
             if changes.changed().await.is_err() {
@@ -429,6 +428,7 @@ impl Runtime {
         for slot in &slots {
             slot.join().await;
         }
+        manager.join_discards().await;
         let flushed = store.log().flush().await;
         let mut closing = JoinSet::new();
         for slot in slots {

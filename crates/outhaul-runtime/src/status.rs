@@ -7,6 +7,7 @@ use outhaul_store::{FailedStats, QueueStats, StoreError};
 use serde::Serialize;
 use tokio::time::Instant;
 
+use crate::filling::Filling;
 use crate::health::Probe;
 
 /// A worker that does not what it was to do for so long makes no progress.
@@ -118,6 +119,10 @@ pub struct TargetStatus {
     pub destination: String,
     /// Grows with every change of the target; 0 for an orphan.
     pub generation: u64,
+    /// How full its queue is, in percent of the limit that it is nearest to.
+    pub filled_percent: u8,
+    /// 50, 80 or 95, from when its queue was so full until it is 5 percent below; 0 before.
+    pub filled_warning: u8,
     /// What a probe found, if one was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<Probe>,
@@ -171,6 +176,7 @@ pub(crate) struct WorkerStatus {
     pub(crate) last_error: Option<String>,
     pub(crate) last_good: bool,
     pub(crate) last_success: Option<SystemTime>,
+    pub(crate) filling: Filling,
 }
 
 impl WorkerStatus {
@@ -190,6 +196,7 @@ impl WorkerStatus {
             last_error: None,
             last_good: false,
             last_success: None,
+            filling: Filling::default(),
         }
     }
 
@@ -222,6 +229,8 @@ pub(crate) fn status(
     let ago = |time: SystemTime| now.duration_since(time).unwrap_or_default().as_secs_f64();
     let oldest = worker.oldest.filter(|_| queue.waiting > 0);
     let until = worker.next_trial.map(|at| at.saturating_duration_since(Instant::now()));
+    let percent = |is: u64, max: u64| (u128::from(is) * 100 / u128::from(max.max(1))).min(100) as u8;
+    let filled_percent = percent(queue.waiting, queue.entries_max).max(percent(queue.bytes, queue.bytes_max));
     let full = queue.waiting >= queue.entries_max || queue.bytes >= queue.bytes_max;
     let (health, reason) = match (worker.state, worker.health(queue.waiting)) {
         (_, health) if worker.is_stalled(queue.waiting) => (health, "no_progress"),
@@ -257,6 +266,8 @@ pub(crate) fn status(
         failed_stored: failed.map_or(0, |failed| failed.entries),
         destination: queue.label,
         generation: 0,
+        filled_percent,
+        filled_warning: worker.filling.level(),
         probe: None,
         name: queue.name,
     }

@@ -115,9 +115,6 @@ pub enum StoreError {
     /// No queue has this name. The caller did not attach it.
     #[error("there is no queue named {0}")]
     UnknownQueue(TargetName),
-    /// The engine cannot do that.
-    #[error("the engine of this data directory cannot {0}")]
-    Unsupported(&'static str),
     /// A target is attached to the queue, so it is not removed. Remove the target first.
     #[error("queue {0} belongs to a target; remove the target before its queue")]
     Attached(TargetName),

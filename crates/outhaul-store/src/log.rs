@@ -32,13 +32,11 @@ pub trait Log: Send + Sync + 'static {
     /// Gives a queue another name, and leaves it without a target: what waits in it is an orphan. Durable with the next
     /// flush. Admissions under way for it end up in it, whatever it is called.
     ///
+    /// Dropping the future does not take it back.
+    ///
     /// # Errors
-    /// [`StoreError::Attached`] if there is a queue of the new name; [`StoreError::Unsupported`] in an engine whose
-    /// queues cannot be renamed.
-    fn rename(&self, name: &TargetName, new: &TargetName) -> Result<(), StoreError> {
-        let _ = (name, new);
-        Err(StoreError::Unsupported("give a queue another name"))
-    }
+    /// [`StoreError::Attached`] if there is a queue of the new name.
+    async fn rename(&self, name: &TargetName, new: &TargetName) -> Result<(), StoreError>;
 
     /// Reserves room for all of these admissions, or for none. What is reserved is given back when the admission is
     /// dropped.
@@ -59,6 +57,9 @@ pub trait Log: Send + Sync + 'static {
     /// About how many entries have to leave a queue until it is within its limits, as one that overflows can be
     /// beyond them.
     fn excess(&self, queue: &TargetName) -> u64;
+
+    /// How full a queue is, in percent of the limit that it is nearest to; 0 if there is none of this name.
+    fn filled(&self, queue: &TargetName) -> u8;
 
     /// How far the one input of this log was admitted. None before the first [`set_input`](Self::set_input).
     fn input(&self) -> Option<Input>;

@@ -103,7 +103,7 @@ impl Log for MemoryLog {
         self.shared.queues.lock().detach(name)
     }
 
-    fn rename(&self, name: &TargetName, new: &TargetName) -> Result<(), StoreError> {
+    async fn rename(&self, name: &TargetName, new: &TargetName) -> Result<(), StoreError> {
         self.shared.alive()?;
         let mut queues = self.shared.queues.lock();
         queues.orphan_as(name, new)?;
@@ -144,6 +144,10 @@ impl Log for MemoryLog {
     fn excess(&self, queue: &TargetName) -> u64 {
         let queues = self.shared.queues.lock();
         queues.find(queue).map_or(0, |id| queues.get(id).excess())
+    }
+
+    fn filled(&self, queue: &TargetName) -> u8 {
+        self.shared.queues.lock().filled(queue)
     }
 
     fn input(&self) -> Option<Input> {

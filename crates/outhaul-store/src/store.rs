@@ -167,7 +167,8 @@ impl Store {
         let (lock, log, medium) =
             tokio::task::spawn_blocking(open).await.unwrap_or(Err(StoreError::Closed))?;
         guard.0 = None;
-        let failed = FailedStore::new(medium, Arc::clone(&log), options.failed, options.read_only);
+        let failed =
+            FailedStore::new(medium, Arc::clone(&log), options.failed, memos.clone(), options.read_only);
         let engine = options.engine;
         let store = Self { engine, log, failed: Arc::new(failed), memos, _lock: Some(lock) };
         store.failed.load().await?;
@@ -188,8 +189,9 @@ impl Store {
 
     fn in_memory(options: FailedOptions) -> Self {
         let log: Arc<dyn Log> = Arc::new(MemoryLog::default());
-        let failed = FailedStore::new(Arc::new(Logged::memory()), Arc::clone(&log), options, false);
-        Self { engine: Engine::Memory, log, failed: Arc::new(failed), memos: Memos::memory(), _lock: None }
+        let (memos, medium) = (Memos::memory(), Arc::new(Logged::memory()));
+        let failed = FailedStore::new(medium, Arc::clone(&log), options, memos.clone(), false);
+        Self { engine: Engine::Memory, log, failed: Arc::new(failed), memos, _lock: None }
     }
 
     /// Which engine a data directory belongs to. None: nothing was written there yet.

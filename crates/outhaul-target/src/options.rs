@@ -70,6 +70,8 @@ pub enum FailedCompat {
 /// `GiB` or `TiB`. Zero is an error everywhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetOptions {
+    /// `enabled`: `false` for a target that queues and sends nothing (true).
+    pub enabled: bool,
     /// `format`: `cloudevents`, `body` or `s3`.
     pub format: Format,
     /// `timeout`: the deadline of one attempt, from connecting to the last byte (30 s).
@@ -132,6 +134,7 @@ impl Default for TargetOptions {
         const BATCH: NonZeroUsize = NonZeroUsize::new(100).expect("100 is not zero");
         const ENTRIES: NonZeroU64 = NonZeroU64::new(10_000_000).expect("10 million is not zero");
         Self {
+            enabled: true,
             format: Format::CloudEvents,
             timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(5),
@@ -163,7 +166,8 @@ impl Default for TargetOptions {
 }
 
 /// The keys of [`TargetOptions`], in the order of its fields.
-pub const OPTION_KEYS: [&str; 26] = [
+pub const OPTION_KEYS: [&str; 27] = [
+    "enabled",
     "format",
     "timeout",
     "connect_timeout",
@@ -196,6 +200,7 @@ impl TargetOptions {
     /// Sets one option from its text. `Ok(false)`: there is no such key. The error says what is valid.
     pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<bool, String> {
         match key {
+            "enabled" => self.enabled = one_of(value, &[("true", true), ("false", false)])?,
             "format" => {
                 let formats =
                     [("cloudevents", Format::CloudEvents), ("body", Format::Body), ("s3", Format::S3)];

@@ -90,6 +90,9 @@ pub(crate) struct Requeued {
     pub(crate) requeued_as: Option<Uid>,
     /// Whether that had been done before.
     pub(crate) again: bool,
+    /// How many later events of its pid were delivered since it failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) delivered_later: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
     /// Whether the entry itself is the reason, so that trying again does not help.
@@ -105,6 +108,7 @@ pub(crate) async fn requeue(failed: &FailedStore, uids: &[Uid]) -> Vec<Requeued>
             uid: done.uid,
             requeued_as: Some(done.requeued_as),
             again: done.again,
+            delivered_later: done.delivered_later,
             error: None,
             refused: false,
         },
@@ -112,6 +116,7 @@ pub(crate) async fn requeue(failed: &FailedStore, uids: &[Uid]) -> Vec<Requeued>
             uid: uid.clone(),
             requeued_as: None,
             again: false,
+            delivered_later: None,
             refused: matches!(error, RequeueError::Unreadable(_)),
             error: Some(error.to_string()),
         },

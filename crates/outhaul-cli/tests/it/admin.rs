@@ -15,14 +15,14 @@ use crate::receiver::{Act, Receiver};
 use crate::support::{Relay, Reply, Running, event, program, request, until, values};
 
 /// A relay and the way to its admin API.
-struct Admin {
-    relay: Relay,
-    address: SocketAddr,
+pub(crate) struct Admin {
+    pub(crate) relay: Relay,
+    pub(crate) address: SocketAddr,
     token: String,
 }
 
 impl Admin {
-    fn start(dir: &Path, args: &[&str]) -> Self {
+    pub(crate) fn start(dir: &Path, args: &[&str]) -> Self {
         let relay = Relay::start(dir, &[&["--admin", "127.0.0.1:0"], args].concat());
         let told = relay.running.stderr();
         let line = told.lines().find_map(|line| line.strip_prefix("admin API on http://")).unwrap();
@@ -31,37 +31,37 @@ impl Admin {
         Self { relay, address, token }
     }
 
-    fn ask_with(&self, method: &str, path: &str, body: &str) -> Reply {
+    pub(crate) fn ask_with(&self, method: &str, path: &str, body: &str) -> Reply {
         let bearer = format!("Bearer {}", self.token);
         let path = format!("/api/v1{path}");
         request(self.address, method, &path, &[("authorization", &bearer)], body.as_bytes()).unwrap()
     }
 
-    fn ask(&self, method: &str, path: &str) -> Reply {
+    pub(crate) fn ask(&self, method: &str, path: &str) -> Reply {
         self.ask_with(method, path, "")
     }
 
     /// The body of an answer that is a success.
-    fn good(&self, method: &str, path: &str) -> Value {
+    pub(crate) fn good(&self, method: &str, path: &str) -> Value {
         let reply = self.ask(method, path);
         assert!((200..300).contains(&reply.status), "{path}: {reply:?}");
         reply.json()
     }
 
-    fn target(&self, name: &str) -> Value {
+    pub(crate) fn target(&self, name: &str) -> Value {
         self.good("GET", &format!("/targets/{name}"))
     }
 
-    fn put(&self, name: &str, to: &str, repoint: Option<&str>) -> Reply {
+    pub(crate) fn put(&self, name: &str, to: &str, repoint: Option<&str>) -> Reply {
         let body = json!({ "to": to, "repoint": repoint }).to_string();
         self.ask_with("PUT", &format!("/targets/{name}"), &body)
     }
 
-    fn post(&self, id: &str, pid: &str) {
+    pub(crate) fn post(&self, id: &str, pid: &str) {
         assert_eq!(self.relay.post("application/json", event(id, pid)).status, 202);
     }
 
-    fn until_waiting(&self, name: &str, waiting: u64) {
+    pub(crate) fn until_waiting(&self, name: &str, waiting: u64) {
         until("the queue", || (self.target(name)["waiting"] == waiting).then_some(()));
     }
 }

@@ -17,6 +17,7 @@ mod lossy;
 #[cfg(target_os = "linux")]
 mod mounts;
 mod nats;
+mod operator;
 mod pipe;
 mod queue;
 mod receiver;

@@ -35,6 +35,8 @@ fn targets_are_shown_in_one_consistent_picture() {
         "failed_discarded_oldest",
         "failed_expired",
         "failed_stored",
+        "filled_percent",
+        "filled_warning",
         "generation",
         "health",
         "imported",

@@ -273,8 +273,8 @@ impl Manager {
         match old {
             Some(old) => self.swap(&old, spec, intent.generation, paused).await?,
             None => {
-                self.attach(&spec)?;
-                let paused = paused || !spec.enabled;
+                self.attach(&spec).await?;
+                let paused = paused || !spec.options.enabled;
                 self.launch(spec, intent.generation, paused, None);
                 self.publish();
                 return Ok(Change::Added);
@@ -292,7 +292,7 @@ impl Manager {
         paused: bool,
     ) -> Result<(), ChangeError> {
         let (name, target) = (spec.name.clone(), Arc::clone(&spec.target));
-        let paused = |spec: &TargetSpec| paused || !spec.enabled;
+        let paused = |spec: &TargetSpec| paused || !spec.options.enabled;
         let alone = is_exclusive(&old.spec.target) || is_exclusive(&target);
         old.stop().await;
         // A caller may have given the same value with other options.
@@ -303,7 +303,7 @@ impl Manager {
             opened = ask(&spec).await;
         }
         let started = match opened {
-            Ok(()) => self.attach(&spec),
+            Ok(()) => self.attach(&spec).await,
             Err(error) => Err(error),
         };
         if let Err(error) = started {
@@ -320,7 +320,7 @@ impl Manager {
                     }
                 }
             }
-            if let Err(error) = self.attach(&back) {
+            if let Err(error) = self.attach(&back).await {
                 tracing::error!(target = %name, %error, "the old target's queue is not as it was");
             }
             let paused = paused(&back);
@@ -337,8 +337,8 @@ impl Manager {
         Ok(())
     }
 
-    fn attach(&self, spec: &TargetSpec) -> Result<(), ChangeError> {
-        Ok(attach(&self.store, spec)?)
+    async fn attach(&self, spec: &TargetSpec) -> Result<(), ChangeError> {
+        Ok(attach(&self.store, spec).await?)
     }
 
     /// Takes a target out, with what waits for it or without.
@@ -400,7 +400,7 @@ fn moves(queue: &QueueStats, spec: &TargetSpec) -> bool {
 }
 
 /// Attaches a target to its queue. Entries that are not to go to a new destination get a queue of their own first.
-pub(crate) fn attach(store: &Store, spec: &TargetSpec) -> Result<(), StoreError> {
+pub(crate) async fn attach(store: &Store, spec: &TargetSpec) -> Result<(), StoreError> {
     let (log, failed) = (store.log(), store.failed());
     let queue = log.stats().into_iter().find(|queue| queue.name == spec.name && queue.waiting > 0);
     if let Some(queue) = queue
@@ -408,7 +408,7 @@ pub(crate) fn attach(store: &Store, spec: &TargetSpec) -> Result<(), StoreError>
         && moves(&queue, spec)
     {
         let orphan = orphan_name(&**log, &spec.name);
-        log.rename(&spec.name, &orphan)?;
+        log.rename(&spec.name, &orphan).await?;
         tracing::info!(target = %spec.name, %orphan, entries = queue.waiting, "what waited is an orphan now");
     }
     log.attach(&spec.name, settings(spec))?;
@@ -436,7 +436,7 @@ fn orphan_name(log: &dyn Log, name: &TargetName) -> TargetName {
 fn same(old: &TargetSpec, new: &TargetSpec) -> bool {
     let target = Arc::ptr_eq(&old.target, &new.target)
         || old.fingerprint.is_some() && old.fingerprint == new.fingerprint;
-    target && old.options == new.options && old.destination == new.destination && old.enabled == new.enabled
+    target && old.options == new.options && old.destination == new.destination
 }
 
 fn is_exclusive(target: &Arc<dyn Target>) -> bool {
@@ -462,7 +462,7 @@ async fn prepare(spec: &TargetSpec, old: Option<&Slot>) -> Result<(), ChangeErro
 /// Only what says that the configuration is wrong is a reason not to start: whoever cannot be reached now is reached
 /// some time.
 async fn ask(spec: &TargetSpec) -> Result<(), ChangeError> {
-    if !spec.enabled {
+    if !spec.options.enabled {
         return Ok(());
     }
     let max = PREPARE_MAX.min(spec.options.timeout);

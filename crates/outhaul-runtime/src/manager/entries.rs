@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::Manager;
 use super::error::ChangeError;
+use crate::status::State;
 use crate::worker::control::{Command, Known};
 
 /// Entries in one page at most.
@@ -158,7 +159,8 @@ impl Manager {
     /// What the worker knows; nothing if there is none.
     async fn know(&self, name: &TargetName, sequences: Vec<u64>) -> HashMap<u64, Known> {
         match self.slot(name) {
-            Some(slot) if slot.serves() => {
+            // One that is being replaced answers only when what it has in flight is finished.
+            Some(slot) if slot.serves() && slot.shown().state != State::Draining => {
                 let asked = self.ask(name, |reply| Command::Know(sequences.clone(), reply));
                 asked.await.unwrap_or_default()
             }

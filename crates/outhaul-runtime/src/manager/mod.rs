@@ -29,6 +29,7 @@ use crate::worker::control::Command;
 use crate::{health, worker};
 
 mod change;
+mod discard;
 mod entries;
 mod error;
 mod verbs;
@@ -64,6 +65,7 @@ pub(crate) struct Manager {
     /// Changes that were begun go on when nobody waits for them any more.
     tasks: Mutex<JoinSet<()>>,
     paused: tokio::sync::Mutex<BTreeSet<TargetName>>,
+    discards: discard::Discards,
     stopping: AtomicBool,
 }
 
@@ -173,6 +175,7 @@ impl Manager {
         let paused = store.memo(PAUSED_MEMO).await?.unwrap_or_default();
         let paused = String::from_utf8_lossy(&paused);
         let paused: BTreeSet<_> = paused.lines().filter_map(|name| TargetName::new(name).ok()).collect();
+        let discards = discard::Discards::load(&store).await?;
         let manager = Self {
             store,
             writer,
@@ -188,10 +191,12 @@ impl Manager {
             generation: AtomicU64::new(0),
             tasks: Mutex::default(),
             paused: tokio::sync::Mutex::new(paused.clone()),
+            discards,
             stopping: AtomicBool::new(false),
         };
+        manager.finish_discards().await?;
         for spec in targets {
-            let paused = !spec.enabled || paused.contains(&spec.name);
+            let paused = !spec.options.enabled || paused.contains(&spec.name);
             let generation = manager.next_generation();
             manager.launch(spec, generation, paused, None);
         }
@@ -255,6 +260,12 @@ impl Manager {
         self.slot(name).ok_or_else(|| ChangeError::UnknownTarget(name.clone()))
     }
 
+    /// The targets that send nothing until a person lets them.
+    pub(crate) fn paused(&self) -> BTreeSet<TargetName> {
+        let paused = self.slots().into_iter().filter(|slot| slot.shown().state == State::Paused);
+        paused.map(|slot| slot.spec.name.clone()).collect()
+    }
+
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
@@ -271,6 +282,11 @@ impl Manager {
     pub(crate) async fn join_changes(&self) {
         let mut tasks = std::mem::take(&mut *lock(&self.tasks));
         while tasks.join_next().await.is_some() {}
+    }
+
+    /// Waits for the discards that were begun. The workers have ended.
+    pub(crate) async fn join_discards(&self) {
+        self.discards.join().await;
     }
 
     /// Does something to its end, whoever waits for it.
@@ -304,7 +320,7 @@ impl Manager {
         }
         if let Some(before) = before.map(Slot::shown) {
             (shown.retried, shown.abandoned) = (before.retried, before.abandoned);
-            shown.last_success = before.last_success;
+            (shown.last_success, shown.filling) = (before.last_success, before.filling);
         }
         let status = Arc::new(Mutex::new(shown));
         let (commands, asked) = mpsc::channel(COMMANDS_MAX);

@@ -3,23 +3,19 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use outhaul_store::event::{Event, TargetName, Uid};
-use outhaul_store::{Discard, Entry, Outcome, RequeueError, Rule, Settlement, StoreError};
+use outhaul_store::{RequeueError, Rule};
 use outhaul_target::{Attempt, DeliveryError, ErrorKind};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
 use super::error::ChangeError;
 use super::{Manager, PAUSED_MEMO};
-use crate::notice::Notice;
-use crate::worker::control::{Command, Gone, Retried, find};
+use crate::worker::control::{Command, Retried};
 use crate::worker::lanes::LaneKey;
 
-/// How long a discard waits for the verdict of an attempt.
-const VERDICT_MAX: Duration = Duration::from_secs(5);
 /// The type of a test event.
 const TEST_TYPE: &str = "outhaul.test";
 
@@ -36,7 +32,7 @@ pub enum EntryAnswer {
     Discarded,
     /// It was with its target, and its delivery stands.
     Delivered,
-    /// It is with its target, and goes when its verdict is there, unless that is a delivery.
+    /// It is with its target, and goes when its verdict is there, unless that is a delivery. That is on disk.
     Pending,
     /// It waits again, or did, under a new uid.
     Requeued {
@@ -44,6 +40,10 @@ pub enum EntryAnswer {
         requeued_as: Uid,
         /// Whether that had been done before.
         again: bool,
+        /// How many later events of its pid were delivered since it failed; after a crash, at least so many. None if it
+        /// was requeued before.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        delivered_later: Option<u64>,
     },
 }
 
@@ -54,6 +54,8 @@ impl Manager {
         if slot.serves() {
             self.ask(name, Command::Pause).await?;
         }
+        // Nobody waits for it any more.
+        self.changes.send_modify(|changes| *changes += 1);
         Ok(())
     }
 
@@ -172,61 +174,6 @@ impl Manager {
         }
     }
 
-    /// Durable when it resolves.
-    pub(crate) async fn discard(&self, uid: &Uid) -> Result<EntryAnswer, ChangeError> {
-        if self.discard_failed(uid).await? {
-            return Ok(EntryAnswer::Discarded);
-        }
-        let gone = match self.slot(&uid.queue) {
-            Some(slot) if !slot.is_failed() => {
-                let asked = self.ask(&uid.queue, |reply| Command::Discard(uid.sequence, reply));
-                match tokio::time::timeout(VERDICT_MAX, asked).await {
-                    Ok(gone) => gone??,
-                    Err(_) => return Ok(EntryAnswer::Pending),
-                }
-            }
-            // Nobody works on it.
-            _ => match self.stored(uid).await? {
-                Some(entry) => {
-                    let settlement = Settlement { place: entry.place, outcome: Outcome::Discarded };
-                    self.lease.settle(vec![settlement]).await?;
-                    self.changes.send_modify(|changes| *changes += 1);
-                    // An error says that nobody listens: fine.
-                    drop(self.notices.send(Notice::Discarded { uid: uid.clone() }));
-                    Gone::Discarded
-                }
-                None => Gone::NotFound,
-            },
-        };
-        match gone {
-            Gone::Discarded => {
-                self.store.log().flush().await?;
-                Ok(EntryAnswer::Discarded)
-            }
-            Gone::Delivered => Ok(EntryAnswer::Delivered),
-            // It failed while it was asked for.
-            Gone::Failed | Gone::NotFound if self.discard_failed(uid).await? => Ok(EntryAnswer::Discarded),
-            Gone::Failed | Gone::NotFound => Err(ChangeError::UnknownEntry(uid.clone())),
-        }
-    }
-
-    /// An entry that waits, as it is on disk.
-    async fn stored(&self, uid: &Uid) -> Result<Option<Entry>, ChangeError> {
-        match find(&*self.lease, &uid.queue, uid.sequence).await {
-            Err(StoreError::UnknownQueue(_)) => Ok(None),
-            found => Ok(found?),
-        }
-    }
-
-    async fn discard_failed(&self, uid: &Uid) -> Result<bool, ChangeError> {
-        let lane = self.closed_by(uid).await?;
-        if self.store.failed().discard(Discard::Uids(vec![uid.clone()])).await? == 0 {
-            return Ok(false);
-        }
-        self.reopen(&uid.queue, lane).await?;
-        Ok(true)
-    }
-
     /// Puts a failed entry back; one that waits is tried now.
     pub(crate) async fn requeue(&self, uid: &Uid) -> Result<EntryAnswer, ChangeError> {
         let lane = self.closed_by(uid).await?;
@@ -234,7 +181,8 @@ impl Manager {
         match asked {
             Some(Ok(requeued)) => {
                 self.reopen(&uid.queue, lane).await?;
-                Ok(EntryAnswer::Requeued { requeued_as: requeued.requeued_as, again: requeued.again })
+                let outhaul_store::Requeued { requeued_as, again, delivered_later, .. } = requeued;
+                Ok(EntryAnswer::Requeued { requeued_as, again, delivered_later })
             }
             Some(Err(RequeueError::NotFound(_))) | None => self.retry(uid).await,
             Some(Err(error)) => Err(ChangeError::Requeue(error)),
@@ -242,13 +190,13 @@ impl Manager {
     }
 
     /// The lane that a failed entry may keep closed.
-    async fn closed_by(&self, uid: &Uid) -> Result<Option<LaneKey>, ChangeError> {
+    pub(super) async fn closed_by(&self, uid: &Uid) -> Result<Option<LaneKey>, ChangeError> {
         let entry = self.store.failed().get(uid).await?;
         let rejected = entry.filter(|entry| entry.failure.rule == Rule::Rejected);
         Ok(rejected.and_then(|entry| outhaul_store::pid_hash(&entry.event)).map(LaneKey::Pid))
     }
 
-    async fn reopen(&self, name: &TargetName, lane: Option<LaneKey>) -> Result<(), ChangeError> {
+    pub(super) async fn reopen(&self, name: &TargetName, lane: Option<LaneKey>) -> Result<(), ChangeError> {
         let Some(lane) = lane else { return Ok(()) };
         if !self.slot(name).is_some_and(|slot| slot.serves()) {
             // Whoever starts looks for itself.

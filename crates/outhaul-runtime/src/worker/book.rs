@@ -163,6 +163,9 @@ impl Worker {
         self.last_reason = "reachable";
         let Some(entry) = self.lanes.end(sequence) else { return };
         self.lanes.proven(entry.lane);
+        if let LaneKey::Pid(hash) = entry.lane {
+            self.setup.failed.delivered(&self.setup.name, hash);
+        }
         self.tell(Notice::Delivered { uid: entry.place.uid.clone(), dedup_id: entry.dedup_id });
         self.settlements.push(Settlement { place: entry.place, outcome: Outcome::Delivered });
     }

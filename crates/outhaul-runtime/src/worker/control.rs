@@ -138,9 +138,12 @@ impl Answer {
 
 impl Worker {
     pub(super) async fn command(&mut self, command: Command, now: Instant) -> Result<(), StoreError> {
+        self.show_work(now);
         match command {
             Command::Pause(asked) => {
                 self.control.paused = true;
+                // Whoever asked may look at once.
+                self.show_state(now);
                 reply(asked, ());
             }
             Command::Resume(asked) => {

@@ -19,6 +19,7 @@ use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::filling::Filling;
 use crate::notice::Notice;
 use crate::policy::{Cause, Permission, Policy, Tried};
 use crate::status::{State, WorkerStatus};
@@ -142,6 +143,7 @@ struct Worker {
     last_reason: &'static str,
     last_good: bool,
     last_success: Option<SystemTime>,
+    filling: Filling,
     reached: bool,
 }
 
@@ -187,6 +189,7 @@ pub(crate) async fn run(setup: Setup) -> Result<(), StoreError> {
         last_reason: "not_loaded",
         last_good: false,
         last_success: earlier.last_success,
+        filling: earlier.filling,
         reached: false,
         setup,
     };
@@ -209,6 +212,7 @@ impl Worker {
             if let Some(deadline) = stopped {
                 return self.drain(deadline).await;
             }
+            self.show_work(now);
             // A lane that wakes may have to be read again, so this comes first.
             self.lanes.wake(now);
             self.read(now).await?;
@@ -217,6 +221,7 @@ impl Worker {
                 self.send(now);
             }
             self.note_flying()?;
+            self.warn_of_filling();
             self.show_state(now);
             // A pause does nothing about what is due already.
             let due = self.next_due(now).filter(|&due| due > now || !self.control.paused);
@@ -241,7 +246,8 @@ impl Worker {
     async fn drain(&mut self, mut deadline: Instant) -> Result<(), StoreError> {
         self.show(State::Draining);
         let mut stop = self.setup.stop.clone();
-        stop.mark_unchanged();
+        // One that was sent meanwhile is not to be missed.
+        deadline = stop.borrow_and_update().unwrap_or(deadline);
         loop {
             // What was given up is moved before the end, unless the failed store takes nothing.
             if self.moves_not_before.is_none() {
@@ -367,6 +373,18 @@ impl Worker {
             .min()
     }
 
+    /// Tells when the queue passes a level, up or down.
+    fn warn_of_filling(&mut self) {
+        let (before, percent) = (self.filling.level(), self.setup.log.filled(&self.setup.name));
+        if self.filling.moved(percent) {
+            let (target, level) = (&self.setup.name, self.filling.level());
+            match level > before {
+                true => tracing::warn!(%target, percent, level, "the queue fills up"),
+                false => tracing::info!(%target, percent, level, "the queue has room again"),
+            }
+        }
+    }
+
     fn show_state(&self, now: Instant) {
         let state = match self.policy.hold().map(|hold| hold.cause) {
             _ if self.control.paused => State::Paused,
@@ -385,6 +403,12 @@ impl Worker {
             return Some(now + self.setup.options.timeout.saturating_mul(2));
         }
         self.next_due(now).or_else(|| (self.lanes.has_ready() || self.unfinished).then_some(now))
+    }
+
+    /// There is something to do from now on: a disk that does not answer shows by that.
+    fn show_work(&self, now: Instant) {
+        let mut status = self.setup.status.lock().unwrap_or_else(PoisonError::into_inner);
+        status.due = Some(status.due.map_or(now, |due| due.min(now)));
     }
 
     fn show(&self, state: State) {
@@ -408,6 +432,7 @@ impl Worker {
             last_error: self.last_error.clone(),
             last_good: self.last_good,
             last_success: self.last_success,
+            filling: self.filling,
         };
         *self.setup.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outhaul_runtime::store::{JournalOptions, Store};
+use outhaul_runtime::store::{Engine, Store, StoreOptions};
 use outhaul_runtime::target::{ErrorKind, TargetOptions};
 use outhaul_runtime::{
     AdmitError, Change, ChangeError, Health, Leftover, Removed, Repoint, Runtime, State, TargetStatus,
@@ -268,8 +268,14 @@ async fn a_repoint_that_keeps_sends_what_waits_to_the_new_destination() {
 
 #[tokio::test]
 async fn an_orphaned_backlog_and_a_pause_survive_a_restart() {
+    for engine in [Engine::Journal, Engine::Spool] {
+        orphan_and_pause(engine).await;
+    }
+}
+
+async fn orphan_and_pause(engine: Engine) {
     let dir = tempfile::tempdir().unwrap();
-    let open = || Store::open(dir.path(), JournalOptions::default());
+    let open = || Store::open(dir.path(), StoreOptions { engine, ..StoreOptions::default() });
     let dead = Scripted::new(|_| Err(ErrorKind::ConnectionRefused.into()));
     let good = Scripted::good();
     let moved = |target: &Scripted, repoint| {
@@ -297,6 +303,13 @@ async fn an_orphaned_backlog_and_a_pause_survive_a_restart() {
 
     let runtime = start_on(open().await.unwrap(), vec![moved(&good, None)]).await.unwrap();
     assert_ne!(of(&runtime, "a").state, State::Paused);
+    // What was left behind is delivered where it belongs.
+    runtime.replace(spec("a.orphan-1", &good, options())).await.unwrap_err();
+    let mut back = spec("a.orphan-1", &good, options());
+    back.destination = "test:a".to_owned();
+    runtime.replace(back).await.unwrap();
+    settled(&runtime).await;
+    assert_eq!(good.delivered(), ["3", "1", "2"]);
     runtime.shutdown(Duration::from_secs(5)).await.unwrap();
 }
 
@@ -474,7 +487,7 @@ async fn two_targets_of_one_name_are_refused_and_a_disabled_one_is_paused() {
     let twice = vec![spec("a", &good, options()), spec("a", &good, options())];
     assert_eq!(runtime.reload(twice).await.unwrap_err().reason(), "name_twice");
     let mut off = spec("a", &good, options());
-    off.enabled = false;
+    off.options.enabled = false;
     runtime.reload(vec![off]).await.unwrap();
     send(&runtime, [(1, "p")]).await;
     pass(Duration::from_secs(60)).await;

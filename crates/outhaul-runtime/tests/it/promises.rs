@@ -260,7 +260,7 @@ async fn a_removal_that_is_lost_after_its_copy_leaves_one_copy() {
 
 /// Replaces a directory that is in use by a copy of it: what a crash leaves.
 #[expect(clippy::disallowed_methods, reason = "nothing has to be durable here")]
-fn copy_back(dir: &std::path::Path) {
+pub(crate) fn copy_back(dir: &std::path::Path) {
     fn copy(from: &std::path::Path, to: &std::path::Path) {
         std::fs::create_dir_all(to).unwrap();
         for each in std::fs::read_dir(from).unwrap().map(Result::unwrap) {

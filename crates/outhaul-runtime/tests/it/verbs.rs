@@ -163,13 +163,15 @@ async fn requeueing_is_a_retry_of_what_waits_and_a_new_uid_for_what_failed() {
     let (runtime, gate) = every_state(&journal).await;
     let mut notices = runtime.notices();
     assert_eq!(runtime.requeue(&uid(4)).await.unwrap(), EntryAnswer::InFlight);
-    let EntryAnswer::Requeued { requeued_as, again } = runtime.requeue(&uid(3)).await.unwrap() else {
+    let EntryAnswer::Requeued { requeued_as, again, delivered_later } =
+        runtime.requeue(&uid(3)).await.unwrap()
+    else {
         panic!("it is not requeued");
     };
-    assert_eq!((requeued_as.clone(), again), (uid(5), false));
+    assert_eq!((requeued_as.clone(), again, delivered_later), (uid(5), false, Some(0)));
     // Asked again, it answers the same.
     let answer = runtime.requeue(&uid(3)).await.unwrap();
-    assert_eq!(answer, EntryAnswer::Requeued { requeued_as, again: true });
+    assert_eq!(answer, EntryAnswer::Requeued { requeued_as, again: true, delivered_later: None });
     gate.let_through(100);
     assert_eq!(runtime.requeue(&uid(1)).await.unwrap(), EntryAnswer::Cleared);
     settled(&runtime).await;

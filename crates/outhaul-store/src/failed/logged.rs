@@ -18,7 +18,8 @@ use crate::error::{AppendError, StoreError};
 use crate::fs::{FileSystem, Lock, write_atomically};
 use crate::journal::{Journal, JournalOptions};
 use crate::log::{
-    Admission, Entry, Lease, Log, OpenReport, Outcome, QueueSettings, Settlement, Shards, WhenFull, size_of,
+    Admission, Entry, Lease, Log, OpenReport, Outcome, QueueSettings, Settlement, Shards, WhenFull, pid_hash,
+    size_of,
 };
 use crate::memory::MemoryLog;
 
@@ -206,10 +207,11 @@ impl Medium for Logged {
             let mut admission = Admission::new(entry.event, [entry.uid.queue.clone()].into());
             admission.dedup_id = entry.dedup_id;
             let (sequence, failed_ms) = (entry.uid.sequence, entry.failure.failed_ms);
+            let pid_hash = pid_hash(&admission.event);
             let note =
                 Attachment::Record { sequence, admitted_ms: entry.admitted_ms, failure: entry.failure };
             admission.attachment = note.encode();
-            records.push(Record { uid: entry.uid, key: 0, bytes: admission.size(), failed_ms });
+            records.push(Record { uid: entry.uid, key: 0, bytes: admission.size(), failed_ms, pid_hash });
             batch.push(admission);
         }
         if let Err(error) = opened.log.reserve(&mut batch) {
@@ -334,7 +336,8 @@ impl Loaded {
             Ok((event, Attachment::Record { sequence, failure, .. })) => {
                 // As at the put, not as stored.
                 let bytes = size_of(event, &entry.attachment);
-                let record = Record { uid: uid(sequence), key, bytes, failed_ms: failure.failed_ms };
+                let (failed_ms, pid_hash) = (failure.failed_ms, pid_hash(event));
+                let record = Record { uid: uid(sequence), key, bytes, failed_ms, pid_hash };
                 self.records.push(record);
                 return;
             }

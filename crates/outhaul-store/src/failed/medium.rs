@@ -68,6 +68,8 @@ pub(crate) struct Record {
     pub(crate) bytes: u64,
     /// When it was moved here, in milliseconds since 1970.
     pub(crate) failed_ms: u64,
+    /// That of [`pid_hash`](crate::pid_hash).
+    pub(crate) pid_hash: Option<u64>,
 }
 
 impl Record {

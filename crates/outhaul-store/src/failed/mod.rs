@@ -9,6 +9,7 @@
 //! durable before it is confirmed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -19,10 +20,12 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use crate::error::{AppendError, StoreError};
 use crate::log::{Entry, Log, OpenReport, Unreadable};
+use crate::memo::Memos;
 
 mod logged;
 mod medium;
 mod options;
+mod passed;
 mod requeue;
 mod state;
 mod upkeep;
@@ -122,6 +125,7 @@ pub struct FailedStore {
     /// What was begun goes on when nobody waits for it any more.
     tasks: Mutex<JoinSet<()>>,
     timer: Mutex<Option<AbortHandle>>,
+    noting: Mutex<Option<AbortHandle>>,
 }
 
 #[derive(Debug)]
@@ -135,6 +139,9 @@ struct Inner {
     /// Nothing on disk is changed.
     read_only: bool,
     upkeep: Mutex<Option<tokio::time::Instant>>,
+    memos: Memos,
+    /// More were passed than is written down.
+    passed_changed: AtomicBool,
 }
 
 impl FailedEntry {
@@ -169,12 +176,15 @@ impl FailedStore {
         medium: Arc<dyn Medium>,
         log: Arc<dyn Log>,
         options: FailedOptions,
+        memos: Memos,
         read_only: bool,
     ) -> Self {
         let state = Mutex::new(State::new(options));
         let upkeep = Mutex::default();
-        let inner = Inner { medium, log, state, freed: Notify::new(), read_only, upkeep };
-        Self { inner: Arc::new(inner), tasks: Mutex::default(), timer: Mutex::default() }
+        let (freed, passed_changed) = (Notify::new(), AtomicBool::new(false));
+        let inner = Inner { medium, log, state, freed, read_only, upkeep, memos, passed_changed };
+        let (tasks, timer, noting) = Default::default();
+        Self { inner: Arc::new(inner), tasks, timer, noting }
     }
 
     /// Opens what an earlier process left, if there is anything.
@@ -188,7 +198,7 @@ impl FailedStore {
         if !gone.is_empty() && !self.inner.read_only {
             self.inner.medium.change(Vec::new(), gone).await?;
         }
-        Ok(())
+        self.inner.recall_passed().await
     }
 
     /// Does something to its end, whoever waits for it.
@@ -351,12 +361,13 @@ impl FailedStore {
     /// Waits for what is written, and closes; later calls fail with `Closed`.
     pub async fn close(&self) -> Result<(), StoreError> {
         self.inner.state().closed = true;
-        if let Some(timer) = lock(&self.timer).take() {
+        for timer in [lock(&self.timer).take(), lock(&self.noting).take()].into_iter().flatten() {
             timer.abort();
         }
         let mut tasks = std::mem::take(&mut *lock(&self.tasks));
         while tasks.join_next().await.is_some() {}
-        self.inner.medium.close().await
+        let noted = self.inner.note_passed().await;
+        self.inner.medium.close().await.and(noted)
     }
 }
 

@@ -29,6 +29,9 @@ pub struct Requeued {
     pub requeued_as: Uid,
     /// Whether that had been done before.
     pub again: bool,
+    /// How many later events of its pid were delivered since it failed: it comes behind those. After a crash it is at
+    /// least so many, as it is noted once a minute. None if that had been done before.
+    pub delivered_later: Option<u64>,
 }
 
 /// Why an entry was not requeued. It is still in the failed store.
@@ -79,7 +82,7 @@ impl Inner {
                         answers.insert(uid.clone(), Err(RequeueError::Unfinished(uid.clone())));
                     }
                     Known::RequeuedAs(sequence) => {
-                        answers.insert(uid.clone(), Ok(answer(uid, sequence, true)));
+                        answers.insert(uid.clone(), Ok(answer(uid, sequence, None)));
                     }
                 }
             }
@@ -139,23 +142,28 @@ impl Inner {
         }
         let (records, admissions): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|(record, entry)| (record, admission(entry))).unzip();
+        // Asked before: what is delivered from here on may be the entry itself.
+        let passed: Vec<u64> = {
+            let state = self.state();
+            records.iter().map(|record| state.passed(record)).collect()
+        };
         let results = self.log.append(admissions).await;
-        self.conclude(records.into_iter().zip(results.into_iter().map(|r| r.map(|r| r.sequence))), answers)
-            .await;
+        let ended = results.into_iter().zip(passed).map(|(r, passed)| r.map(|r| (r.sequence, passed)));
+        self.conclude(records.into_iter().zip(ended), answers).await;
     }
 
     /// Notes how it ended, and removes what is in its queue now.
     async fn conclude(
         &self,
-        ended: impl Iterator<Item = (Record, Result<u64, AppendError>)>,
+        ended: impl Iterator<Item = (Record, Result<(u64, u64), AppendError>)>,
         answers: &mut HashMap<Uid, Answer>,
     ) {
         let (mut done, mut gone) = (Vec::new(), Vec::new());
         for (record, result) in ended {
             let uid = record.uid.clone();
             match result {
-                Ok(sequence) => {
-                    answers.insert(uid.clone(), Ok(answer(&uid, sequence, false)));
+                Ok((sequence, passed)) => {
+                    answers.insert(uid.clone(), Ok(answer(&uid, sequence, Some(passed))));
                     gone.push(record.slot());
                     done.push(Note { uid, requeued_as: Some(sequence) });
                 }
@@ -268,6 +276,8 @@ fn admission(entry: FailedEntry) -> Admission {
     admission
 }
 
-fn answer(uid: &Uid, sequence: u64, again: bool) -> Requeued {
-    Requeued { uid: uid.clone(), requeued_as: Uid { queue: uid.queue.clone(), sequence }, again }
+/// Without a number it was done before.
+fn answer(uid: &Uid, sequence: u64, delivered_later: Option<u64>) -> Requeued {
+    let (requeued_as, again) = (Uid { queue: uid.queue.clone(), sequence }, delivered_later.is_none());
+    Requeued { uid: uid.clone(), requeued_as, again, delivered_later }
 }

@@ -6,6 +6,7 @@ use outhaul_event::{TargetName, Uid};
 
 use super::medium::{Loaded, Note, Record, Slot, UnreadableRecord};
 use super::options::{Discard, FailedFull, FailedOptions, FailedQuery, FailedStats, ListOrder};
+use super::passed::Passed;
 use super::{FailedEntry, PAGE_BYTES_MAX, size, unix_millis};
 use crate::error::AppendError;
 
@@ -33,6 +34,7 @@ pub(super) struct Part {
     held_bytes: u64,
     /// Per requeued record the new sequence, and where that is noted.
     requeued: BTreeMap<u64, (Option<u64>, Option<Slot>)>,
+    pub(super) passed: Passed,
     pub(super) counters: Counters,
 }
 
@@ -86,6 +88,10 @@ impl State {
 
     pub(super) fn part(&self, target: &TargetName) -> Option<&Part> {
         self.parts.get(target)
+    }
+
+    pub(super) fn part_if_any(&mut self, target: &TargetName) -> Option<&mut Part> {
+        self.parts.get_mut(target)
     }
 
     pub(super) fn part_mut(&mut self, target: &TargetName) -> &mut Part {
@@ -153,6 +159,7 @@ impl State {
         let part = self.part_mut(&record.uid.queue);
         part.bytes += record.bytes;
         part.by_age.insert((record.failed_ms, record.uid.sequence));
+        part.passed.add(&record);
         part.records.insert(record.uid.sequence, record);
     }
 
@@ -350,6 +357,7 @@ impl Part {
     fn forget(&mut self, record: &Record) {
         self.bytes = self.bytes.saturating_sub(record.bytes);
         self.by_age.remove(&(record.failed_ms, record.uid.sequence));
+        self.passed.remove(record);
     }
 
     /// The bound that so much more would pass.

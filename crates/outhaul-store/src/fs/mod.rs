@@ -28,6 +28,11 @@ pub trait FileSystem: Send + Sync + fmt::Debug + 'static {
     fn stat(&self, path: &Path) -> io::Result<Stat>;
     /// Renames a file over whatever is there.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Gives a file a second name, which must not be there. `Unsupported` where that cannot be had.
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let _ = (from, to);
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Makes the names in a directory durable.

@@ -495,6 +495,17 @@ impl FileSystem for SimFileSystem {
         })
     }
 
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.change(|disk| {
+            let id = *disk.names.get(from).ok_or(io::ErrorKind::NotFound)?;
+            if disk.names.contains_key(to) {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            disk.names.insert(to.to_owned(), id);
+            Ok(())
+        })
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.change(|disk| {
             disk.names.remove(path).ok_or(io::ErrorKind::NotFound)?;

@@ -431,7 +431,7 @@ impl Log for Journal {
         self.shared.queues.lock().detach(name)
     }
 
-    fn rename(&self, name: &TargetName, new: &TargetName) -> Result<(), StoreError> {
+    async fn rename(&self, name: &TargetName, new: &TargetName) -> Result<(), StoreError> {
         let mut inner = lock(&self.shared.inner);
         inner.alive()?;
         self.shared.queues.lock().orphan_as(name, new)?;
@@ -482,6 +482,10 @@ impl Log for Journal {
     fn excess(&self, queue: &TargetName) -> u64 {
         let queues = self.shared.queues.lock();
         queues.find(queue).map_or(0, |id| queues.get(id).excess())
+    }
+
+    fn filled(&self, queue: &TargetName) -> u8 {
+        self.shared.queues.lock().filled(queue)
     }
 
     fn input(&self) -> Option<Input> {

@@ -341,6 +341,15 @@ impl Queues {
         Ok(())
     }
 
+    /// How full a queue is, in percent of the limit that it is nearest to.
+    pub(crate) fn filled(&self, name: &TargetName) -> u8 {
+        let Ok(id) = self.find(name) else { return 0 };
+        let queue = self.get(id);
+        let percent = |is: u64, max: u64| u128::from(is) * 100 / u128::from(max.max(1));
+        let nearest = percent(queue.waiting, queue.entries_max).max(percent(queue.bytes, queue.bytes_max));
+        nearest.min(100) as u8
+    }
+
     /// Gives a queue a name that no other has, and leaves it without a target.
     pub(crate) fn orphan_as(&mut self, name: &TargetName, new: &TargetName) -> Result<(), StoreError> {
         let id = self.find(name)?;

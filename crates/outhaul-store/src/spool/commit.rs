@@ -128,6 +128,7 @@ impl Shared {
                 calls: std::mem::take(&mut inner.calls),
                 input_calls: std::mem::take(&mut inner.input_calls),
                 remove_calls: std::mem::take(&mut inner.remove_calls),
+                rename_calls: std::mem::take(&mut inner.rename_calls),
                 flushes: std::mem::take(&mut inner.flushes),
                 unwritten_since: None,
                 note_now: std::mem::take(&mut inner.note_now),
@@ -141,11 +142,11 @@ impl Shared {
             }
             taken
         };
-        if let Some(failure) = taken.failure {
-            return refuse(&failure, taken.calls, taken.input_calls, taken.remove_calls, taken.flushes);
+        if let Some(failure) = taken.failure.clone() {
+            return refuse(&failure, taken);
         }
         // Whoever waits for a receipt does not wait for removals as well, unless somebody waits for those.
-        let at_once = work != Work::Ready || !taken.flushes.is_empty();
+        let at_once = work != Work::Ready || !taken.flushes.is_empty() || !taken.rename_calls.is_empty();
         let afterwards = !at_once && !taken.calls.is_empty();
         let mut touched = BTreeSet::new();
         let removed = if at_once { self.remove_settled(&mut touched) } else { Ok(()) };
@@ -162,6 +163,13 @@ impl Shared {
         }
         for (name, reply) in taken.remove_calls {
             self.answer(reply, self.remove_queue(&name));
+        }
+        for (name, new, reply) in taken.rename_calls {
+            let renamed = self.rename_queue(&name, &new);
+            if renamed.is_ok() {
+                self.note(&mut core, false);
+            }
+            self.answer(reply, renamed);
         }
         if work == Work::Due {
             self.note_when_due(&mut core);
@@ -366,7 +374,8 @@ impl Shared {
             let declared = {
                 let mut queues = self.queues.lock();
                 let queue = queues.get_mut(id);
-                let file = QueueFile { name: queue.name.to_string(), label: queue.label.clone() };
+                let (name, label) = (queue.name.to_string(), queue.label.clone());
+                let file = QueueFile { name, label, moving_from: None };
                 std::mem::take(&mut queue.unwritten.declaration).then_some(file)
             };
             if let Some(file) = declared
@@ -386,7 +395,7 @@ impl Shared {
         ids.into_iter().map(|id| (id, path(id))).collect()
     }
 
-    fn declare(&self, stem: &str, file: &QueueFile) -> Result<(), StoreError> {
+    pub(super) fn declare(&self, stem: &str, file: &QueueFile) -> Result<(), StoreError> {
         let name = format!("{stem}{QUEUE}");
         // Strings always serialise.
         let content = sidecar::seal(serde_json::to_vec(file).unwrap_or_default());
@@ -594,31 +603,25 @@ impl Inner {
         !self.calls.is_empty()
             || !self.input_calls.is_empty()
             || !self.remove_calls.is_empty()
+            || !self.rename_calls.is_empty()
             || !self.flushes.is_empty()
             || self.note_now
     }
 }
 
-fn refuse(
-    failure: &StoreError,
-    calls: Vec<Call>,
-    input_calls: Vec<(bytes::Bytes, Reply<()>)>,
-    remove_calls: Vec<(outhaul_event::TargetName, Reply<u64>)>,
-    flushes: Vec<Reply<()>>,
-) {
+fn refuse(failure: &StoreError, taken: Inner) {
     // Whoever asked may have gone.
-    for call in calls {
+    for call in taken.calls {
         let refused =
             |one: Result<Admission, AppendError>| one.and_then(|_| Err(AppendError::Store(failure.clone())));
         drop(call.reply.send(call.admissions.into_iter().map(refused).collect()));
     }
-    for (_, reply) in input_calls {
+    let inputs = taken.input_calls.into_iter().map(|(_, reply)| reply);
+    let renames = taken.rename_calls.into_iter().map(|(_, _, reply)| reply);
+    for reply in inputs.chain(renames).chain(taken.flushes) {
         drop(reply.send(Err(failure.clone())));
     }
-    for (_, reply) in remove_calls {
-        drop(reply.send(Err(failure.clone())));
-    }
-    for reply in flushes {
+    for (_, reply) in taken.remove_calls {
         drop(reply.send(Err(failure.clone())));
     }
 }

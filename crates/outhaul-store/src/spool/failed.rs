@@ -29,7 +29,7 @@ use crate::failed::{
 };
 use crate::fs::{FileSystem, move_aside, read_whole, write_atomically};
 use crate::journal::{from_millis, to_millis};
-use crate::log::OpenReport;
+use crate::log::{OpenReport, pid_hash};
 
 const REQUEUED: &str = ".requeued";
 /// The numbers below are those of notes; no UUID is one of them.
@@ -255,8 +255,10 @@ impl Inner {
         };
         let bytes = content.len() as u64;
         let Some(key) = record_key(name) else { return Ok(Some(Err("its name is no UUID".to_owned()))) };
-        let record =
-            |entry: FailedEntry| Record { uid: entry.uid, key, bytes, failed_ms: entry.failure.failed_ms };
+        let record = |entry: FailedEntry| {
+            let (failed_ms, pid_hash) = (entry.failure.failed_ms, pid_hash(&entry.event));
+            Record { uid: entry.uid, key, bytes, failed_ms, pid_hash }
+        };
         Ok(Some(decode(&content.into(), target, key).map(record)))
     }
 
@@ -306,6 +308,7 @@ impl Inner {
 
     fn write(&self, entry: FailedEntry) -> Result<Record, AppendError> {
         let (uid, failed_ms) = (entry.uid.clone(), entry.failure.failed_ms);
+        let pid_hash = pid_hash(&entry.event);
         let id = if uid.sequence <= names::SEQUENCE_MAX {
             names::id(uid.sequence)
         } else {
@@ -331,7 +334,7 @@ impl Inner {
             }
             return Err(AppendError::Store(StoreError::io("write a failed entry into", &dir)(error)));
         }
-        Ok(Record { uid, key: u128::from_be_bytes(id), bytes: bytes.len() as u64, failed_ms })
+        Ok(Record { uid, key: u128::from_be_bytes(id), bytes: bytes.len() as u64, failed_ms, pid_hash })
     }
 
     fn read(&self, record: &Record) -> Result<Option<FailedEntry>, StoreError> {

@@ -46,6 +46,11 @@ impl Log for Spool {
         self.ask(move |inner, reply| inner.remove_calls.push((name, reply))).await
     }
 
+    async fn rename(&self, name: &TargetName, new: &TargetName) -> Result<(), StoreError> {
+        let (name, new) = (name.clone(), new.clone());
+        self.ask(move |inner, reply| inner.rename_calls.push((name, new, reply))).await
+    }
+
     fn reserve(&self, admissions: &mut [Admission]) -> Result<(), AppendError> {
         self.shared().queues.reserve(admissions)
     }
@@ -87,6 +92,10 @@ impl Log for Spool {
     fn excess(&self, queue: &TargetName) -> u64 {
         let queues = self.shared().queues.lock();
         queues.find(queue).map_or(0, |id| queues.get(id).excess())
+    }
+
+    fn filled(&self, queue: &TargetName) -> u8 {
+        self.shared().queues.lock().filled(queue)
     }
 
     fn input(&self) -> Option<Input> {

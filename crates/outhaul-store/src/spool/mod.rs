@@ -60,6 +60,7 @@ mod notes;
 pub mod notification;
 mod open;
 mod read;
+mod rename;
 pub mod rqp1;
 mod sidecar;
 
@@ -136,6 +137,7 @@ struct Inner {
     calls: Vec<Call>,
     input_calls: Vec<(Bytes, Reply<()>)>,
     remove_calls: Vec<(TargetName, Reply<u64>)>,
+    rename_calls: Vec<(TargetName, TargetName, Reply<()>)>,
     flushes: Vec<Reply<()>>,
     /// Since when there is something to remove or to note.
     unwritten_since: Option<Instant>,
@@ -184,6 +186,8 @@ struct Dir {
     noted: bool,
     /// Whether what is in flight has changed.
     flight: bool,
+    /// Its files are on their way to another directory: nothing is read meanwhile.
+    moving: bool,
 }
 
 /// A file whose entries are settled.
@@ -207,6 +211,7 @@ impl Dir {
             unsynced: false,
             noted: true,
             flight: false,
+            moving: false,
         }
     }
 }
@@ -302,6 +307,14 @@ impl Spool {
     pub fn remove_sync(&self, name: &TargetName) -> Result<u64, StoreError> {
         let (reply, mut answer) = oneshot::channel();
         lock(&self.shared().inner).remove_calls.push((name.clone(), reply));
+        self.shared().round(commit::Work::Ready);
+        answer.try_recv().unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// As [`Log::rename`](crate::Log::rename), in the calling thread.
+    pub fn rename_sync(&self, name: &TargetName, new: &TargetName) -> Result<(), StoreError> {
+        let (reply, mut answer) = oneshot::channel();
+        lock(&self.shared().inner).rename_calls.push((name.clone(), new.clone(), reply));
         self.shared().round(commit::Work::Ready);
         answer.try_recv().unwrap_or(Err(StoreError::Closed))
     }

@@ -76,7 +76,7 @@ impl Shared {
         Ok(discarded)
     }
 
-    fn remove_file(&self, path: &Path) -> Result<(), StoreError> {
+    pub(super) fn remove_file(&self, path: &Path) -> Result<(), StoreError> {
         match self.fs.remove(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(StoreError::io("remove", path)(error))

@@ -20,7 +20,7 @@ use crate::log::{Damage, OpenReport, RetryState};
 use crate::queue::{Queue, QueueId, Queues, SharedQueues};
 
 /// No file beside the directories is longer.
-const SIDECAR_BYTES_MAX: usize = 1 << 30;
+pub(super) const SIDECAR_BYTES_MAX: usize = 1 << 30;
 
 struct Opening<'a> {
     fs: &'a dyn FileSystem,
@@ -119,6 +119,9 @@ impl Opening<'_> {
     ) -> Result<(), StoreError> {
         let mut dir = Dir::new(self.dir, stem.to_owned());
         dir.created = true;
+        if let Some(from) = declared.as_ref().and_then(|file| file.moving_from.as_deref()) {
+            self.finish_move(from, &dir)?;
+        }
         let seen = self.list(&dir)?;
         if seen.is_empty() && declared.is_none() && stem == names::directory(name) {
             // What is left of a queue that was removed.
@@ -147,6 +150,19 @@ impl Opening<'_> {
         let flight = self.sidecar(&format!("{stem}{FLIGHT}"), "what was being delivered is forgotten")?;
         recover(&mut dir, self.queues.get_mut(id), state.unwrap_or_default(), flight);
         self.dirs.insert(id, dir);
+        Ok(())
+    }
+
+    /// Entries that were to move here and have their old name still are left there alone.
+    fn finish_move(&self, from: &str, dir: &Dir) -> Result<(), StoreError> {
+        let from = self.dir.join(from);
+        let old = match self.fs.list(&from) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other.map_err(StoreError::io("list", &from))?,
+        };
+        for entry in old.into_iter().filter(|entry| entry.is_file) {
+            self.remove(&dir.path.join(entry.name))?;
+        }
         Ok(())
     }
 

@@ -51,7 +51,7 @@ impl Shared {
         loop {
             let (found, path, cached) = {
                 let mut dirs = lock(&self.dirs);
-                let Some(dir) = dirs.get_mut(&id) else { return Ok(out) };
+                let Some(dir) = dirs.get_mut(&id).filter(|dir| !dir.moving) else { return Ok(out) };
                 let found = dir.index.next(out.next);
                 // It is of no use once its end is passed.
                 dir.cache.take_if(|cached| found.as_ref().is_none_or(|found| found.first != cached.first));
@@ -173,7 +173,8 @@ impl Shared {
     fn vanished(&self, id: QueueId, name: &TargetName, found: &Found, path: &Path) {
         let mut dirs = lock(&self.dirs);
         let mut queues = self.queues.lock();
-        let Some(dir) = dirs.get_mut(&id) else { return };
+        // One that moved is not gone.
+        let Some(dir) = dirs.get_mut(&id).filter(|dir| !dir.moving && dir.path == path) else { return };
         // Whoever settled it meanwhile has taken it out already.
         let waited = dir.index.take(found.first);
         if waited.is_empty() {

@@ -13,6 +13,9 @@ pub(super) struct QueueFile {
     pub(super) name: String,
     #[serde(default)]
     pub(super) label: String,
+    /// The directory from which its entries are being moved; one that is in both was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) moving_from: Option<String>,
 }
 
 pub(super) const QUEUE: &str = ".queue";

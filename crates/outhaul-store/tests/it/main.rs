@@ -24,6 +24,7 @@ mod segments;
 mod sim;
 mod spool;
 mod spool_failed;
+mod spool_rename;
 mod spool_sim;
 mod store;
 mod support;

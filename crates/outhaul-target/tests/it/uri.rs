@@ -27,7 +27,7 @@ fn the_url_stays_byte_for_byte_without_the_options() {
 
 #[test]
 fn every_common_option_is_read() {
-    let query = "format=s3 timeout=1m connect_timeout=250ms in_flight=2 batch=3 \
+    let query = "enabled=false format=s3 timeout=1m connect_timeout=250ms in_flight=2 batch=3 \
                  batch_bytes=64KiB linger=20ms rate=50 rate_bytes=1MiB retry_after_max=10m backoff=2s backoff_max=1h \
                  trial_backoff=1s trial_backoff_max=2m attempts_max=9 age_max=3d on_exhausted=fail \
                  on_reject=stop_pid when_full=overflow queue_bytes=10GiB queue_entries=5 \
@@ -37,6 +37,7 @@ fn every_common_option_is_read() {
     assert_eq!(pairs.len(), OPTION_KEYS.len());
     let uri = TargetUri::parse(&format!("http://h?{}", pairs.join("&"))).unwrap();
     let expected = TargetOptions {
+        enabled: false,
         format: Format::S3,
         timeout: Duration::from_secs(60),
         connect_timeout: Duration::from_millis(250),

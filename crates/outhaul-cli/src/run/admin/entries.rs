@@ -6,14 +6,14 @@ use std::time::SystemTime;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
-use http::StatusCode;
+use http::{StatusCode, Uri};
 use outhaul::event::Uid;
 use outhaul::{EntryAnswer, EntryInfo, EntryQuery, EntryState};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::{Admin, bad_request, refused, target_name};
+use super::{Admin, bad_query, bad_request, refused, target_name, without_query};
 use crate::run::admission::json;
 use crate::run::problem::Problem;
 
@@ -74,11 +74,11 @@ pub(super) async fn list(
     list: Result<Query<List>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let name = target_name(&name)?;
-    let wrong = "the query takes `pid`, `state`, `limit` (1 to 1000) and `cursor`, each once";
-    let Query(list) = list.map_err(|_| bad_request(wrong))?;
+    let takes = "`pid`, `state`, `limit` and `cursor`, each once";
+    let Query(list) = list.map_err(|error| bad_query(&error, takes))?;
     let limit = list.limit.unwrap_or(LIMIT_DEFAULT);
     if !(1..=LIMIT_MAX).contains(&limit) {
-        return Err(bad_request(wrong));
+        return Err(bad_request(format!("`limit`: it is {limit}; write a number from 1 to {LIMIT_MAX}")));
     }
     let state = list.state.map(|state| state.parse()).transpose();
     let after = list.cursor.map(|cursor| cursor.parse()).transpose();
@@ -97,7 +97,9 @@ pub(super) async fn list(
 pub(super) async fn verb(
     State(admin): State<Arc<Admin>>,
     Path((uid, verb)): Path<(String, String)>,
+    uri: Uri,
 ) -> Result<Response, Problem> {
+    without_query(&uri)?;
     let outhaul = &admin.outhaul;
     let uid: Uid = uid.parse().map_err(|error: outhaul::event::InvalidUid| {
         Problem::new(StatusCode::NOT_FOUND, "not_found", error.to_string())

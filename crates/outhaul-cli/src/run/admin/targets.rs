@@ -7,17 +7,20 @@ use axum::body::{Body, to_bytes};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
-use http::StatusCode;
+use http::{StatusCode, Uri};
 use outhaul::event::TargetName;
 use outhaul::{Change, ChangeError, Leftover, PutError, Removed, Repoint, TargetStatus};
 use serde::{Deserialize, Serialize};
+use serde_json::error::Category;
 
-use super::{Admin, bad_request, refused, target_name};
+use super::{Admin, bad_query, bad_request, refused, target_name, without_query};
 use crate::run::admission::json;
 use crate::run::problem::Problem;
 
 /// A URI and a word.
 const BODY_BYTES_MAX: usize = 64 * 1024;
+/// What a body looks like.
+const BODY: &str = r#"{"to": URI, "repoint": "keep" or "orphan"}"#;
 const BODY_TIME_MAX: Duration = Duration::from_secs(15);
 
 #[derive(Deserialize, Default)]
@@ -56,7 +59,7 @@ async fn statuses(
     admin: &Admin,
     look: Result<Query<Look>, QueryRejection>,
 ) -> Result<Vec<TargetStatus>, Problem> {
-    let Query(look) = look.map_err(|_| bad_request("the query takes `probe=true` or nothing"))?;
+    let Query(look) = look.map_err(|error| bad_query(&error, "`probe=true` or nothing"))?;
     Ok(if look.probe { admin.outhaul.health().await } else { admin.outhaul.targets() })
 }
 
@@ -79,7 +82,9 @@ struct Tested {
 pub(super) async fn verb(
     State(admin): State<Arc<Admin>>,
     Path((name, verb)): Path<(String, String)>,
+    uri: Uri,
 ) -> Result<Response, Problem> {
+    without_query(&uri)?;
     let (name, outhaul) = (target_name(&name)?, &admin.outhaul);
     match verb.as_str() {
         "pause" => outhaul.pause(&name).await.map_err(|e| refused(&e))?,
@@ -95,7 +100,8 @@ pub(super) async fn verb(
         "test" => {
             let tested = outhaul.test(&name).await.map_err(|e| refused(&e))?;
             tested.map_err(|error| {
-                Problem::new(StatusCode::BAD_GATEWAY, error.kind().reason(), error.detail())
+                let detail = format!("target {name} did not take the test event: {}", error.detail());
+                Problem::new(StatusCode::BAD_GATEWAY, error.kind().reason(), detail)
             })?;
             return Ok(json(StatusCode::OK, &Tested { delivered: true }));
         }
@@ -140,24 +146,34 @@ struct Changed {
 pub(super) async fn put(
     State(admin): State<Arc<Admin>>,
     Path(name): Path<String>,
+    uri: Uri,
     body: Body,
 ) -> Result<Response, Problem> {
+    without_query(&uri)?;
     let name = target_name(&name)?;
     let read = tokio::time::timeout(BODY_TIME_MAX, to_bytes(body, BODY_BYTES_MAX));
     let body = match read.await {
         Ok(Ok(body)) => body,
         Ok(Err(_)) => {
-            return Err(Problem::too_large(format!("the body is longer than {BODY_BYTES_MAX} bytes")));
+            let detail =
+                format!("the body is longer than {BODY_BYTES_MAX} bytes, or broke off; send `{BODY}` alone");
+            return Err(Problem::too_large(detail));
         }
         Err(_) => {
-            let detail = "the body took too long to arrive";
+            let detail = format!("the body did not arrive within {BODY_TIME_MAX:?}; send it at once");
             return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "timed_out", detail));
         }
     };
     // What is wrong is not quoted: the URI may hold credentials.
     let put: Put = serde_json::from_slice(&body).map_err(|error| {
+        let what = match error.classify() {
+            Category::Data => "this is not what is wanted here",
+            Category::Eof if body.is_empty() => "there is no body",
+            Category::Eof => "the JSON ends too early",
+            Category::Syntax | Category::Io => "this is no JSON",
+        };
         bad_request(format!(
-            "line {}, column {}: the body is an object with `to`, a URI, and `repoint`, which is \"keep\" or \"orphan\"",
+            "line {}, column {}: {what}. The body is an object: {BODY}, where `repoint` may be left out",
             error.line(),
             error.column()
         ))
@@ -197,9 +213,8 @@ pub(super) async fn delete(
     delete: Result<Query<Delete>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let name = target_name(&name)?;
-    let wrong =
-        "the query takes `queue=drain`, `queue=keep` or `queue=discard`; without it, what waits is kept";
-    let Query(delete) = delete.map_err(|_| bad_request(wrong))?;
+    let takes = "`queue=drain`, `queue=keep` or `queue=discard`; without it, what waits is kept";
+    let Query(delete) = delete.map_err(|error| bad_query(&error, takes))?;
     let leftover = match delete.queue {
         LeftoverWord::Drain => Leftover::Drain,
         LeftoverWord::Keep => Leftover::Keep,
