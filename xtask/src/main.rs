@@ -10,6 +10,7 @@ mod deny;
 mod edges;
 mod lint;
 mod metadata;
+mod new_target;
 mod services;
 mod soak;
 mod test;
@@ -45,6 +46,11 @@ enum Verb {
     Services(services::Options),
     /// Repeats the slow suites with new seeds until the time is over or one fails
     Soak(soak::Options),
+    /// Begins a target: its crate with a passing conformance kit, docs page, facade feature and scheme
+    NewTarget {
+        /// Lower-case letters and digits: crate, feature, scheme and docs page are called so
+        name: String,
+    },
     /// Measures a suite against its goals and its rivals, or runs the criterion benchmarks of the crates
     Bench(bench::Options),
 }
@@ -65,6 +71,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
         Verb::Lint => lint::run(&root)?,
         Verb::Test { suite, name } => test::run(&root, suite.as_deref(), name.as_deref())?,
         Verb::Services(options) => services::run(&root, &options)?,
+        Verb::NewTarget { name } => new_target::run(&root, &name)?,
         Verb::Soak(options) => soak::run(&root, &options)?,
         Verb::Bench(options) => return bench::run(&root, &options),
     }

@@ -2,7 +2,8 @@
 //!
 //! A test holds a [`Server`]: it listens on a free loopback port, keeps its data in a directory of its own, and ends
 //! with its handle, also when the test's process is killed. It can be stopped, killed, paused and started again, with
-//! its data or without; a [`Proxy`] in front of it cuts, delays, half-opens or limits the line. `cargo xtask services`
+//! its data or without; a [`Proxy`] in front of it cuts, delays, half-opens or limits the line. A
+//! [`LineReceiver`] serves targets that need no server. `cargo xtask services`
 //! is the same for a person: it installs what is missing ([`install`]) and leaves the servers running.
 //!
 //! | kind | server | from | what an acknowledgement survives |
@@ -24,6 +25,7 @@ mod error;
 mod files;
 mod install;
 mod kind;
+mod lines;
 mod ports;
 mod process;
 mod proxy;
@@ -34,6 +36,7 @@ mod tls;
 pub use error::Error;
 pub use install::{find, install, python};
 pub use kind::{Access, Kind};
+pub use lines::LineReceiver;
 pub use process::{Identity, end_all};
 pub use proxy::Proxy;
 pub use server::{Builder, Server};

@@ -6,24 +6,78 @@ use outhaul_runtime::TargetSpec;
 use outhaul_runtime::event::{TargetName, fnv1a64};
 use outhaul_runtime::target::{ConfigError, Target, TargetUri};
 
-/// The kind that a URI stands for; it names a target that was given no name.
-pub(crate) fn kind(uri: &TargetUri) -> Result<&'static str, ConfigError> {
-    match uri.scheme() {
-        #[cfg(feature = "file")]
-        "file" => Ok("file"),
-        #[cfg(feature = "file")]
-        "stdout" => Ok("stdout"),
-        #[cfg(feature = "nats")]
-        "nats" | "nats+tls" | "tls" => Ok("nats"),
-        #[cfg(feature = "webhook")]
-        "http" | "https" => Ok("webhook"),
-        scheme => Err(ConfigError::new(
-            format!("the scheme {scheme:?} is not known"),
+/// What a URI becomes: the target, and where it delivers to.
+type Made = Result<(Arc<dyn Target>, String), ConfigError>;
+
+/// One kind of target.
+struct Kind {
+    /// It names a target that was given no name.
+    name: &'static str,
+    /// The schemes of its URIs.
+    schemes: &'static [&'static str],
+    /// What its URIs look like.
+    forms: &'static [&'static str],
+    make: fn(TargetUri) -> Made,
+}
+
+macro_rules! make {
+    ($target:ty) => {
+        |uri| {
+            let target = <$target>::from_uri(uri)?;
+            let destination = target.destination().to_string();
+            Ok((Arc::new(target), destination))
+        }
+    };
+}
+
+/// All that are compiled in.
+const KINDS: &[Kind] = &[
+    #[cfg(feature = "file")]
+    Kind {
+        name: "file",
+        schemes: &["file"],
+        forms: &["file:PATH"],
+        make: make!(outhaul_target_file::FileTarget),
+    },
+    #[cfg(feature = "file")]
+    Kind {
+        name: "stdout",
+        schemes: &["stdout"],
+        forms: &["stdout:"],
+        make: make!(outhaul_target_file::FileTarget),
+    },
+    #[cfg(feature = "nats")]
+    Kind {
+        name: "nats",
+        schemes: &["nats", "nats+tls", "tls"],
+        forms: &["nats://…", "nats+tls://…"],
+        make: make!(outhaul_target_nats::Nats),
+    },
+    #[cfg(feature = "webhook")]
+    Kind {
+        name: "webhook",
+        schemes: &["http", "https"],
+        forms: &["http://…", "https://…"],
+        make: make!(outhaul_target_webhook::Webhook),
+    },
+    // `cargo xtask new-target` writes above this line.
+];
+
+fn find(uri: &TargetUri) -> Result<&'static Kind, ConfigError> {
+    KINDS.iter().find(|kind| kind.schemes.contains(&uri.scheme())).ok_or_else(|| {
+        let forms: Vec<&str> = KINDS.iter().flat_map(|kind| kind.forms).copied().collect();
+        ConfigError::new(
+            format!("the scheme {:?} is not known", uri.scheme()),
             uri.redacted(),
             "no target of this build takes it",
-            format!("use one of {}", known().join(", ")),
-        )),
-    }
+            format!("use one of {}", forms.join(", ")),
+        )
+    })
+}
+
+/// The kind that a URI stands for; it names a target that was given no name.
+pub(crate) fn kind(uri: &TargetUri) -> Result<&'static str, ConfigError> {
+    find(uri).map(|kind| kind.name)
 }
 
 /// The target of a URI under a name, which can be told from others and made again.
@@ -46,39 +100,5 @@ pub(crate) fn spec(name: TargetName, uri: &str) -> Result<TargetSpec, ConfigErro
 /// # Errors
 /// The URI is not valid, or no target that is compiled in takes it.
 pub fn target(uri: TargetUri) -> Result<(Arc<dyn Target>, String), ConfigError> {
-    match kind(&uri)? {
-        #[cfg(feature = "file")]
-        "file" | "stdout" => {
-            let file = outhaul_target_file::FileTarget::from_uri(uri)?;
-            let destination = file.destination();
-            Ok((Arc::new(file), destination))
-        }
-        #[cfg(feature = "nats")]
-        "nats" => {
-            let nats = outhaul_target_nats::Nats::from_uri(uri)?;
-            let destination = nats.destination().to_owned();
-            Ok((Arc::new(nats), destination))
-        }
-        #[cfg(feature = "webhook")]
-        "webhook" => {
-            let webhook = outhaul_target_webhook::Webhook::from_uri(uri)?;
-            let destination = webhook.destination().to_owned();
-            Ok((Arc::new(webhook), destination))
-        }
-        other => Err(ConfigError::new("no such kind", other, "it is not compiled in", "use another target")),
-    }
-}
-
-fn known() -> Vec<&'static str> {
-    let mut known = Vec::new();
-    if cfg!(feature = "file") {
-        known.extend(["file:PATH", "stdout:"]);
-    }
-    if cfg!(feature = "nats") {
-        known.extend(["nats://…", "nats+tls://…"]);
-    }
-    if cfg!(feature = "webhook") {
-        known.extend(["http://…", "https://…"]);
-    }
-    known
+    (find(&uri)?.make)(uri)
 }
