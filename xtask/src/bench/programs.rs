@@ -85,6 +85,7 @@ impl Bench {
             Program::Store => "bench-store",
             Program::Writer => "bench-writer",
             Program::WriterCounted => "bench-writer-counted",
+            Program::Runtime => "bench-runtime",
             Program::Rivals => "bench-rivals",
         };
         let mut command = cmd::tool(&self.root, &self.binaries.join(program), &[case.name]);
@@ -97,9 +98,10 @@ impl Bench {
         match (read, case.program) {
             (Ok(measured), _) => Ok(measured),
             (Err(error), Program::Rivals) => Ok(Err(format!("{case} failed: {error:#}"))),
-            (Err(error), Program::Store | Program::Writer | Program::WriterCounted) => {
-                Err(error.context(format!("{case} failed")))
-            }
+            (
+                Err(error),
+                Program::Store | Program::Writer | Program::WriterCounted | Program::Runtime,
+            ) => Err(error.context(format!("{case} failed"))),
         }
     }
 

@@ -10,6 +10,7 @@ pub(super) enum Program {
     Writer,
     /// With an allocator that counts.
     WriterCounted,
+    Runtime,
     Rivals,
 }
 
