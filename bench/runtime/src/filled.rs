@@ -93,7 +93,8 @@ fn place(setup: &Setup, layout: &str) -> PathBuf {
 /// A directory in which `count` entries wait, in the case's own one.
 #[expect(clippy::disallowed_methods, reason = "it is lost with the run: nothing has to be durable")]
 pub(crate) fn filled(setup: &Setup, layout: &str, count: u64) -> Result<PathBuf> {
-    let setup = &Setup { case: String::new(), dir: setup.dir.clone(), shared: setup.dir.clone(), count, ..*setup };
+    let setup =
+        &Setup { case: String::new(), dir: setup.dir.clone(), shared: setup.dir.clone(), count, ..*setup };
     let mut fill = Command::new(std::env::current_exe()?);
     fill.arg(format!("fill-{layout}")).arg(count.to_string());
     fill.arg("--dir").arg(&setup.shared).stdout(Stdio::null());

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use measure::{Report, Setup, resident_bytes};
+use outhaul_runtime::AdmitError;
 use outhaul_runtime::target::TargetOptions;
 
 use crate::filled::{event, filled};
@@ -40,16 +41,19 @@ pub(crate) fn drain(setup: &Setup) -> Result<Report> {
             memory.push(resident_bytes());
             // As many as are due, at once: a tick may come late.
             let due = begun.elapsed().as_millis() as u64 * PER_S / 1000;
-            let mut incoming = Vec::new();
             while number < due {
                 let one = &new[(number % KINDS) as usize];
                 let pid = one.pid().unwrap_or_default().to_owned();
                 sent.lock().unwrap_or_else(PoisonError::into_inner).entry(pid).or_insert_with(Instant::now);
-                incoming.push(one.clone().into());
+                match rig.runtime.admit(vec![one.clone().into()]) {
+                    // What is durable is told to nobody here.
+                    Ok(pending) => pending.into_iter().for_each(drop),
+                    // It is tried again, and has waited meanwhile.
+                    Err(AdmitError::Saturated) => break,
+                    Err(error) => return Err(error.into()),
+                }
                 number += 1;
             }
-            // What is durable is told to nobody here.
-            rig.runtime.admit(incoming)?.into_iter().for_each(drop);
         }
         let secs = begun.elapsed().as_secs_f64();
         rig.has_settled(0).await?;

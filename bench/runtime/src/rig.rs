@@ -82,7 +82,11 @@ impl Target for NoOp {
         let good = results.iter().filter(|result| result.is_ok()).count();
         self.refused.fetch_add((events.len() - good) as u64, Ordering::Relaxed);
         if let Some(observe) = &self.observe {
-            events.iter().zip(&results).filter(|(_, result)| result.is_ok()).for_each(|(one, _)| observe(one));
+            events
+                .iter()
+                .zip(&results)
+                .filter(|(_, result)| result.is_ok())
+                .for_each(|(one, _)| observe(one));
         }
         self.delivered.send_modify(|delivered| *delivered += good as u64);
         results

@@ -26,12 +26,11 @@ use table::Table;
 const MISSED: u8 = 3;
 
 /// The suites with goals.
-const SUITES: &[Suite] =
-    &[
-        Suite { name: "store", rows: store::rows },
-        Suite { name: "writer", rows: writer::rows },
-        Suite { name: "runtime", rows: runtime::rows },
-    ];
+const SUITES: &[Suite] = &[
+    Suite { name: "store", rows: store::rows },
+    Suite { name: "writer", rows: writer::rows },
+    Suite { name: "runtime", rows: runtime::rows },
+];
 
 struct Suite {
     name: &'static str,

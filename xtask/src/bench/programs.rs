@@ -98,10 +98,9 @@ impl Bench {
         match (read, case.program) {
             (Ok(measured), _) => Ok(measured),
             (Err(error), Program::Rivals) => Ok(Err(format!("{case} failed: {error:#}"))),
-            (
-                Err(error),
-                Program::Store | Program::Writer | Program::WriterCounted | Program::Runtime,
-            ) => Err(error.context(format!("{case} failed"))),
+            (Err(error), Program::Store | Program::Writer | Program::WriterCounted | Program::Runtime) => {
+                Err(error.context(format!("{case} failed")))
+            }
         }
     }
 

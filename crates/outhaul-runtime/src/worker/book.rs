@@ -22,7 +22,8 @@ impl Worker {
         let Ok(done) = done else { return Ok(()) };
         let now = Instant::now();
         match done {
-            Done::Delivered { sequences, trial, generation, results, ended } => {
+            Done::Delivered { number, sequences, trial, generation, results, ended } => {
+                self.policy.ended(number);
                 self.stale -= usize::from(generation < self.generation);
                 self.landed(&sequences, trial);
                 match ended {
@@ -42,7 +43,8 @@ impl Worker {
                 self.delivered(now, &sequences, trial, results);
                 Ok(())
             }
-            Done::Unsent { sequences, trial } => {
+            Done::Unsent { number, sequences, trial } => {
+                self.policy.ended(number);
                 self.landed(&sequences, trial);
                 self.lanes.untake(sequences.len());
                 Ok(())
@@ -102,7 +104,7 @@ impl Worker {
             self.policy.batch_failed(sequences.len());
             for sequence in sequences {
                 if let Some(entry) = self.lanes.get_mut(*sequence) {
-                    entry.history.together = (sequences.len() / 2).max(1);
+                    entry.history.together = (sequences.len() as u32 / 2).max(1);
                 }
             }
         } else if results.iter().all(Result::is_ok) {
@@ -163,7 +165,9 @@ impl Worker {
         self.last_reason = "reachable";
         let Some(entry) = self.lanes.end(sequence) else { return };
         self.lanes.proven(entry.lane);
-        self.tell(Notice::Delivered { uid: entry.place.uid.clone(), dedup_id: entry.dedup_id });
+        if self.setup.notices.receiver_count() > 0 {
+            self.tell(Notice::Delivered { uid: entry.place.uid.clone(), dedup_id: entry.dedup_id });
+        }
         self.settlements.push(Settlement { place: entry.place, outcome: Outcome::Delivered });
     }
 

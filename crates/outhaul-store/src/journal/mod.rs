@@ -593,6 +593,9 @@ impl Lease for JournalLease {
         bytes_max: usize,
     ) -> Result<ReadBatch, StoreError> {
         self.check()?;
+        if self.shared.is_near(queue, after)? {
+            return self.shared.read(queue, after, entries_max, bytes_max);
+        }
         let (shared, queue) = (Arc::clone(&self.shared), queue.clone());
         let read = tokio::task::spawn_blocking(move || shared.read(&queue, after, entries_max, bytes_max));
         read.await.unwrap_or(Err(StoreError::Closed))
