@@ -34,7 +34,8 @@ fn pid(layout: &str, index: u64, count: u64) -> Result<String> {
         "mixed" => good(index / 2 % PIDS),
         "behind" if index < count - BEHIND => stuck(index % PIDS),
         "behind" => good(index),
-        "stuck" => stuck(index),
+        "half" if index % 2 == 0 => stuck(index / 2),
+        "half" => good(index / 2 % PIDS),
         other => bail!("no layout `{other}`"),
     })
 }

@@ -61,29 +61,25 @@ pub(crate) fn waiting(setup: &Setup) -> Result<Report> {
     })
 }
 
-/// `setup.count` pids wait for their next attempt, with one entry each. What the first ten thousand of them take is the
-/// window.
+/// `setup.count` pids wait for their next attempt, with one entry each, and as many entries of others are delivered
+/// between them. What the first of them take is the window.
 pub(crate) fn waiting_pids(setup: &Setup) -> Result<Report> {
     ensure!(setup.count > 2 * PIDS, "too few to tell");
-    let dir = filled(setup, "stuck", setup.count)?;
+    let dir = filled(setup, "half", 2 * setup.count)?;
     rig::tokio()?.block_on(async {
         let target = Arc::new(NoOp::new(1024));
-        let options = TargetOptions {
-            backoff: NEVER,
-            backoff_max: NEVER,
-            trial_backoff: Duration::from_millis(1),
-            trial_backoff_max: Duration::from_millis(1),
-            ..TargetOptions::default()
-        };
+        let options = TargetOptions { backoff: NEVER, backoff_max: NEVER, ..TargetOptions::default() };
         let rig = Rig::start(&dir, target.clone(), options).await?;
-        rig::until(|| target.refused() >= PIDS).await?;
-        let (some, at) = (resident_bytes(), target.refused());
-        rig::until(|| target.refused() >= setup.count).await?;
+        rig::until(|| target.stuck() >= PIDS).await?;
+        let (some, at) = (resident_bytes(), target.stuck());
+        target.has_delivered(setup.count).await?;
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let (all, pids) = (resident_bytes(), target.refused() - at);
+        let (all, pids) = (resident_bytes(), target.stuck() - at);
+        ensure!(pids > setup.count / 2, "only {pids} more wait");
         rig.stop().await?;
         Ok(Report::default()
             .with("resident_mib", all as f64 / MIB)
+            .with("pids", pids as f64)
             .with("bytes_per_pid", all.saturating_sub(some) as f64 / pids as f64))
     })
 }

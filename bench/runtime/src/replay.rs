@@ -46,25 +46,6 @@ fn drain(setup: &Setup, layout: &str, count: u64, good: u64, batch_max: usize) -
         let target = Arc::new(NoOp::new(batch_max));
         let (begun, before) = (Instant::now(), cpu());
         let rig = Rig::start(&dir, target.clone(), TargetOptions::default()).await?;
-        if std::env::var_os("DBG").is_some() {
-            let t = target.clone();
-            let rt = rig.runtime.clone();
-            tokio::spawn(async move {
-                loop {
-                    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-                    let s = &rt.targets()[0];
-                    eprintln!(
-                        "{} {} {:?} {:?} inf {} rss {}",
-                        t.delivered(),
-                        t.refused(),
-                        s.state,
-                        s.next_trial_seconds,
-                        s.in_flight,
-                        measure::resident_bytes() >> 20
-                    );
-                }
-            });
-        }
         target.has_delivered(good).await?;
         rig.has_settled(count - good).await?;
         let (secs, used) = (begun.elapsed().as_secs_f64(), cpu() - before);

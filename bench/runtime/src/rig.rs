@@ -1,8 +1,8 @@
 //! A runtime on a data directory, with one target that does no work.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -28,6 +28,7 @@ pub(crate) struct NoOp {
     is_down: bool,
     delivered: watch::Sender<u64>,
     refused: AtomicU64,
+    stuck: Mutex<Stuck>,
     /// Is told of each delivered event.
     observe: Option<Box<dyn Fn(&Attempt) + Send + Sync>>,
 }
@@ -35,7 +36,7 @@ pub(crate) struct NoOp {
 impl NoOp {
     pub(crate) fn new(batch_max: usize) -> Self {
         let (delivered, refused) = (watch::Sender::new(0), AtomicU64::new(0));
-        Self { batch_max, is_down: false, delivered, refused, observe: None }
+        Self { batch_max, is_down: false, delivered, refused, stuck: Mutex::default(), observe: None }
     }
 
     pub(crate) fn down() -> Self {
@@ -54,11 +55,36 @@ impl NoOp {
         self.refused.load(Ordering::Relaxed)
     }
 
+    /// How many stuck pids wait because of what was answered.
+    pub(crate) fn stuck(&self) -> u64 {
+        self.stuck.lock().unwrap_or_else(PoisonError::into_inner).count
+    }
+
     /// Resolves when so many were delivered.
     pub(crate) async fn has_delivered(&self, count: u64) -> Result<()> {
         let mut watch = self.delivered.subscribe();
         tokio::time::timeout(LONGEST, watch.wait_for(|delivered| *delivered >= count)).await??;
         Ok(())
+    }
+}
+
+/// Which stuck pids were refused: a bit for each of them.
+#[derive(Default)]
+struct Stuck {
+    bits: Vec<u64>,
+    count: u64,
+}
+
+impl Stuck {
+    fn add(&mut self, attempt: &Attempt) {
+        let number = attempt.event.pid().and_then(|pid| pid.strip_prefix("stuck-")?.parse::<usize>().ok());
+        let Some(number) = number else { return };
+        if self.bits.len() <= number / 64 {
+            self.bits.resize(number / 64 + 1, 0);
+        }
+        let bit = 1 << (number % 64);
+        self.count += u64::from(self.bits[number / 64] & bit == 0);
+        self.bits[number / 64] |= bit;
     }
 }
 
@@ -81,6 +107,15 @@ impl Target for NoOp {
         let results: Vec<_> = events.iter().map(verdict).collect();
         let good = results.iter().filter(|result| result.is_ok()).count();
         self.refused.fetch_add((events.len() - good) as u64, Ordering::Relaxed);
+        // A batch that fails as a whole accuses nobody.
+        if good > 0 || events.len() == 1 {
+            let mut stuck = self.stuck.lock().unwrap_or_else(PoisonError::into_inner);
+            events
+                .iter()
+                .zip(&results)
+                .filter(|(_, result)| result.is_err())
+                .for_each(|(one, _)| stuck.add(one));
+        }
         if let Some(observe) = &self.observe {
             events
                 .iter()

@@ -16,7 +16,7 @@
 //! - A batch that fails as a whole accuses nobody: its entries are sent again in smaller batches first.
 //!
 //! - While some lanes are stuck, one attempt in five goes to a lane that was delivered to (or to the youngest entry that
-//!   never failed, if the last delivery was from there), and at most one in ten to an entry that failed before: a heap
+//!   never failed, if the last good lane was found there), and at most one in ten to an entry that failed before: a heap
 //!   of bad old entries neither throttles a target that takes the others, nor takes its places.
 //!
 //! What is tried while a target is held or throttled never counts as an attempt.
@@ -144,7 +144,7 @@ pub(crate) struct Policy {
     retries: Row,
     rejects: VecDeque<LaneKey>,
     picks: u64,
-    /// What was delivered last came from the far end of the queue.
+    /// The last lane that was found to be good came from the far end of the queue.
     far_is_good: bool,
     rate: Rate,
     /// Since when a batch that is not full waits for more.
@@ -265,9 +265,12 @@ impl Policy {
         self.accused.clear();
     }
 
-    /// An entry was delivered, from the `far` end of the queue or not; true when that ends a hold.
-    pub(crate) fn delivered(&mut self, far: bool) -> bool {
-        self.far_is_good = far;
+    /// An entry was delivered, from the `far` end of the queue or not; true when that ends a hold. `proven`: so was the
+    /// one before it in its lane, which says nothing about where others are good.
+    pub(crate) fn delivered(&mut self, far: bool, proven: bool) -> bool {
+        if far || !proven {
+            self.far_is_good = far;
+        }
         self.deliveries += 1;
         self.retries.delivered();
         self.rejects.clear();

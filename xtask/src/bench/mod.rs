@@ -76,7 +76,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     };
     let rows = options.chosen((suite.rows)())?;
     let commit = commit(root)?;
-    let bench = Bench::prepare(root, &metadata.target_directory, options.secs())?;
+    let bench = Bench::prepare(root, &metadata.target_directory, options.secs(), &rows)?;
     let results = bench.run(&rows, options.runs())?;
     let table = Table::new(suite.name, &commit, &bench.machine(), &rows, &results);
     println!("\n{table}");

@@ -1,6 +1,6 @@
 //! Builds the measured programs and runs their cases, those of all rows in turn, run after run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -27,12 +27,16 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    pub(super) fn prepare(root: &Path, target: &Path, secs: f64) -> Result<Self> {
+    /// Builds what the rows need.
+    pub(super) fn prepare(root: &Path, target: &Path, secs: f64, rows: &[Row]) -> Result<Self> {
         ensure!(secs.is_finite() && secs > 0.0, "--secs is a time above 0");
         let target = target.join("bench");
         // Not `--locked`: a crate that takes a new dependency need not know this workspace.
         let words = ["build", "--release", "--manifest-path", "bench/Cargo.toml", "--target-dir"];
-        cmd::step("build", || cmd::run(cmd::cargo(root, &words).arg(&target)))?;
+        let packages: BTreeSet<_> =
+            rows.iter().flat_map(Row::cases).map(|case| case.program.package()).collect();
+        let packages = packages.into_iter().flat_map(|package| ["-p", package]);
+        cmd::step("build", || cmd::run(cmd::cargo(root, &words).arg(&target).args(packages)))?;
         let parent = std::env::var_os(DIR_VARIABLE).map_or_else(|| target.join("data"), PathBuf::from);
         remove_stale(&parent)?;
         let dir = parent.join(format!("run-{}", std::process::id()));

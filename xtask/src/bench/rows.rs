@@ -14,6 +14,18 @@ pub(super) enum Program {
     Rivals,
 }
 
+impl Program {
+    /// The package that it is built from.
+    pub(super) fn package(self) -> &'static str {
+        match self {
+            Self::Store => "bench-store",
+            Self::Writer | Self::WriterCounted => "bench-writer",
+            Self::Runtime => "bench-runtime",
+            Self::Rivals => "bench-rivals",
+        }
+    }
+}
+
 /// One thing that is measured once in a run, for whichever rows need it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Case {

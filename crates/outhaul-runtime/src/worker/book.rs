@@ -154,8 +154,10 @@ impl Worker {
     }
 
     fn book_delivery(&mut self, sequence: u64) {
-        let far = self.lanes.get(sequence).is_some_and(|entry| entry.far);
-        if self.policy.delivered(far) {
+        let (far, lane) =
+            self.lanes.get(sequence).map_or((false, None), |entry| (entry.far, Some(entry.lane)));
+        let proven = lane.is_some_and(|lane| self.lanes.is_proven(lane));
+        if self.policy.delivered(far, proven) {
             (self.stale, self.generation) = (self.running, self.generation + 1);
             tracing::info!(target = %self.setup.name, "the target takes events again");
             self.tell(Notice::Resumed { target: self.setup.name.clone() });

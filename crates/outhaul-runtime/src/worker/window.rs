@@ -27,6 +27,8 @@ const FAR_BYTES_MAX: usize = 2 << 20;
 /// What one read brings.
 const READ_ENTRIES_MAX: usize = 1024;
 const READ_BYTES_MAX: usize = 4 << 20;
+/// With fewer the batch in which they were written is the price, not they.
+const FETCH_MIN: usize = 32;
 /// Rows of one scan, and of one round.
 const SCAN_ROWS: usize = 4096;
 const ROUND_ROWS: usize = 1 << 16;
@@ -128,10 +130,13 @@ impl Worker {
             let Some((read, wanted)) = self.load(first, asked, Load::Next, now).await? else {
                 return Ok(());
             };
-            self.reading.fetch = match wanted * 4 < read {
-                true => (asked / 4).max(1),
-                false => (asked * 2).min(READ_ENTRIES_MAX),
-            };
+            // At the end of the queue there are few anyhow, and new ones there say nothing about the backlog.
+            if read == asked {
+                self.reading.fetch = match wanted * 4 < read {
+                    true => (asked / 4).max(FETCH_MIN),
+                    false => (asked * 2).min(READ_ENTRIES_MAX),
+                };
+            }
         }
         Ok(())
     }

@@ -159,6 +159,8 @@ struct Shared {
     report: Mutex<OpenReport>,
     /// The segments in which the open found damage.
     damaged: Mutex<Vec<u64>>,
+    /// What was read last to look ahead.
+    peeked: Mutex<Option<peek::Peeked>>,
     kind: FsKind,
     /// The disk was full.
     full: AtomicBool,
@@ -274,6 +276,7 @@ impl Journal {
             bytes_default: (space.total / 4).min(10 << 30),
             report: Mutex::new(report),
             damaged: Mutex::new(damaged),
+            peeked: Mutex::default(),
             kind,
             full: AtomicBool::new(false),
             chores: Mutex::default(),
