@@ -18,7 +18,8 @@ pub(crate) const PIDS: u64 = 10_000;
 pub(crate) const BEHIND: u64 = 1000;
 /// The pids of a backlog that leaves the window room.
 const FEW_PIDS: u64 = 8;
-const BATCH: u64 = 1000;
+/// Events that are written together, as a request of so many would have them.
+const BATCH: u64 = 100;
 
 /// The pid of the entry at an index.
 fn pid(layout: &str, index: u64, count: u64) -> Result<String> {

@@ -44,17 +44,28 @@ fn drain(setup: &Setup, layout: &str, count: u64, good: u64, batch_max: usize) -
     let dir = filled(setup, layout, count)?;
     rig::tokio()?.block_on(async {
         let target = Arc::new(NoOp::new(batch_max));
-        let (begun, before) = (Instant::now(), cpu());
+        let (started, mut begun, mut before) = (Instant::now(), Instant::now(), cpu());
         let rig = Rig::start(&dir, target.clone(), TargetOptions::default()).await?;
+        let mut already = 0;
+        if good < count {
+            // It begins when all of them are stuck, or most of them with half of the others delivered meanwhile.
+            rig::until(|| target.stuck() >= PIDS || target.delivered() >= good / 2).await?;
+            (already, begun, before) = (target.delivered(), Instant::now(), cpu());
+        }
+        let stuck = target.stuck();
         target.has_delivered(good).await?;
         rig.has_settled(count - good).await?;
         let (secs, used) = (begun.elapsed().as_secs_f64(), cpu() - before);
+        let whole_secs = started.elapsed().as_secs_f64();
         ensure!(target.delivered() == good, "{} of {good} were delivered", target.delivered());
         let refused = target.refused() as f64;
         rig.stop().await?;
+        let measured = (good - already) as f64;
         Ok(Report::default()
-            .with("events_per_s", good as f64 / secs)
-            .with("cpu_us_per_event", used.as_secs_f64() * 1e6 / good as f64)
+            .with("events_per_s", measured / secs)
+            .with("events_per_s_from_start", good as f64 / whole_secs)
+            .with("cpu_us_per_event", used.as_secs_f64() * 1e6 / measured)
+            .with("stuck", stuck as f64)
             .with("refused", refused))
     })
 }

@@ -42,6 +42,8 @@ const READ_BACKOFF: Duration = Duration::from_secs(1);
 pub(super) struct Reading {
     /// Entries of the next fetch: fewer where most of those read were of no use.
     fetch: usize,
+    /// As `fetch`, for lanes that were delivered to.
+    proven: usize,
     /// Most of what came belongs to lanes that wait.
     scans: bool,
     /// What comes next in the queue, while there is something to send without it. One at most.
@@ -55,7 +57,8 @@ pub(super) struct Reading {
 impl Default for Reading {
     fn default() -> Self {
         let (ahead, appended, little) = (JoinSet::new(), false, true);
-        Self { fetch: LANE_LOADED_MAX, scans: false, ahead, appended, little }
+        let (fetch, proven) = (LANE_LOADED_MAX, FAR_ENTRIES_MAX / 4);
+        Self { fetch, proven, scans: false, ahead, appended, little }
     }
 }
 
@@ -147,8 +150,14 @@ impl Worker {
             && (self.lanes.stuck() > 0 || !self.has_room())
             && let Some(first) = self.lanes.proven_to_fetch()
         {
-            if self.load(first, FAR_ENTRIES_MAX / 4, Load::Proven, now).await?.is_none() {
-                break;
+            let room = WINDOW_ENTRIES_MAX + 2 * FAR_ENTRIES_MAX - self.lanes.loaded();
+            let asked = self.reading.proven.min(room);
+            let Some((read, wanted)) = self.load(first, asked, Load::Proven, now).await? else { break };
+            if read == asked {
+                self.reading.proven = match wanted * 4 < read {
+                    true => (asked / 2).max(FAR_ENTRIES_MAX / 4),
+                    false => (asked * 2).min(READ_ENTRIES_MAX),
+                };
             }
         }
         Ok(())
