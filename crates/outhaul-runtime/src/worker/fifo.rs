@@ -7,6 +7,10 @@ use std::collections::VecDeque;
 pub(super) struct Fifo {
     /// 0: there is none.
     front: u64,
+    #[expect(
+        clippy::box_collection,
+        reason = "most have no more than one, and a pointer is a quarter of a queue"
+    )]
     rest: Option<Box<VecDeque<u64>>>,
 }
 

@@ -15,14 +15,16 @@ use crate::fs::File;
 use crate::log::{Scan, ScanRow};
 use crate::queue::QueueId;
 
+/// Sequences and hashes of pids.
+type Rows = Arc<[(u64, u64)]>;
+
 /// The rows of one queue in a sealed segment: whoever looks ahead comes again and again until it is at the end of it.
 #[derive(Debug)]
 pub(super) struct Peeked {
     /// Number, salt and end of the segment.
     segment: (u64, u64, u64),
     id: QueueId,
-    /// Sequences and hashes of pids.
-    rows: Arc<[(u64, u64)]>,
+    rows: Rows,
 }
 
 struct Wanted {
@@ -106,12 +108,7 @@ impl Shared {
     }
 
     /// The rows of one queue out of a segment's footer, if it has a valid one.
-    fn peeked_rows(
-        &self,
-        segment: &Segment,
-        file: &dyn File,
-        id: QueueId,
-    ) -> io::Result<Option<Arc<[(u64, u64)]>>> {
+    fn peeked_rows(&self, segment: &Segment, file: &dyn File, id: QueueId) -> io::Result<Option<Rows>> {
         let key = (segment.number, segment.salt, segment.end);
         if let Some(peeked) = lock(&self.peeked).as_ref().filter(|one| one.segment == key && one.id == id) {
             return Ok(Some(Arc::clone(&peeked.rows)));
@@ -123,7 +120,7 @@ impl Shared {
         let Some(footer) = footer.filter(|footer| footer.end == segment.end) else { return Ok(None) };
         let Some(rows) = footer.rows(file)? else { return Ok(None) };
         let own = rows.iter().filter(|row| footer.queues(row).contains(&id));
-        let rows: Arc<[(u64, u64)]> = own.map(|row| (row.sequence, row.pid_hash)).collect();
+        let rows: Rows = own.map(|row| (row.sequence, row.pid_hash)).collect();
         *lock(&self.peeked) = Some(Peeked { segment: key, id, rows: Arc::clone(&rows) });
         Ok(Some(rows))
     }
