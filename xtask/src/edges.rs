@@ -26,8 +26,11 @@ const EDGES: &[(&str, &[&str])] = &[
 
 /// What dev-dependencies may name on top of the table. Every crate may also name itself, to switch on its own
 /// `testkit` feature in its tests.
-const DEV_EDGES: &[(&str, &[&str])] =
-    &[("outhaul-cli", &["outhaul-*"]), ("outhaul-target", &["outhaul-services"]), ("outhaul-target-*", &["outhaul-services"])];
+const DEV_EDGES: &[(&str, &[&str])] = &[
+    ("outhaul-cli", &["outhaul-*"]),
+    ("outhaul-target", &["outhaul-services"]),
+    ("outhaul-target-*", &["outhaul-services"]),
+];
 
 /// Fails when a crate of the workspace depends on another one that the table does not allow.
 pub(crate) fn check(root: &Path) -> Result<()> {

@@ -15,7 +15,8 @@ const TEST: &str = include_str!("../templates/target/conformance.rs");
 
 pub(crate) fn run(root: &Path, name: &str) -> Result<()> {
     let read = |path: &str| {
-        fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {}", root.join(path).display()))
+        fs::read_to_string(root.join(path))
+            .with_context(|| format!("cannot read {}", root.join(path).display()))
     };
     let files = files(name, &read)?;
     if root.join(format!("crates/outhaul-target-{name}")).exists() {
@@ -43,7 +44,8 @@ fn files(name: &str, read: &dyn Fn(&str) -> Result<String>) -> Result<Vec<(Strin
     upper[..1].make_ascii_uppercase();
     let own = |text: &str| {
         let text = text.replace("outhaul_target_lines", &format!("outhaul_target_{name}"));
-        let text = text.replace("lines://", &format!("{name}://")).replace("\"lines\"", &format!("\"{name}\""));
+        let text =
+            text.replace("lines://", &format!("{name}://")).replace("\"lines\"", &format!("\"{name}\""));
         text.replace("Lines", &upper)
     };
     let krate = format!("crates/outhaul-target-{name}");
@@ -101,7 +103,9 @@ fn files(name: &str, read: &dyn Fn(&str) -> Result<String>) -> Result<Vec<(Strin
     )?;
     let (_, cli) = files.last_mut().context("the last edit is there")?;
     for list in ["default = [", "full = ["] {
-        let at = cli.find(list).with_context(|| format!("crates/outhaul-cli/Cargo.toml has no `{list}` any more"))?;
+        let at = cli
+            .find(list)
+            .with_context(|| format!("crates/outhaul-cli/Cargo.toml has no `{list}` any more"))?;
         cli.insert_str(at + list.len(), &format!("\"{name}\", "));
     }
     Ok(files)
@@ -178,15 +182,23 @@ mod tests {
     fn everything_that_a_target_needs_is_written() {
         let files = made("pigeon").unwrap();
         let text = |path: &str| &files.iter().find(|(of, _)| of == path).unwrap().1;
-        assert!(text("Cargo.toml").contains("outhaul-target-pigeon = { path = \"crates/outhaul-target-pigeon\" }"));
+        assert!(
+            text("Cargo.toml")
+                .contains("outhaul-target-pigeon = { path = \"crates/outhaul-target-pigeon\" }")
+        );
         let facade = text("crates/outhaul/Cargo.toml");
-        assert!(facade.contains("pigeon = [\"dep:outhaul-target-pigeon\"]") && facade.contains("\"pigeon\", \"webhook\"]"));
+        assert!(
+            facade.contains("pigeon = [\"dep:outhaul-target-pigeon\"]")
+                && facade.contains("\"pigeon\", \"webhook\"]")
+        );
         assert!(text("crates/outhaul/src/kinds.rs").contains("make!(outhaul_target_pigeon::Pigeon)"));
         assert!(text("crates/outhaul/src/lib.rs").contains("pub use outhaul_target_pigeon as pigeon;"));
         let cli = text("crates/outhaul-cli/Cargo.toml");
         assert!(cli.contains("default = [\"pigeon\", ") && cli.contains("pigeon = [\"outhaul/pigeon\"]"));
         let code = text("crates/outhaul-target-pigeon/src/lib.rs");
-        assert!(code.contains("pub struct Pigeon") && code.contains("pigeon://HOST") && !code.contains("Lines"));
+        assert!(
+            code.contains("pub struct Pigeon") && code.contains("pigeon://HOST") && !code.contains("Lines")
+        );
         assert!(text("crates/outhaul-target-pigeon/tests/it/conformance.rs").contains("LineReceiver::start"));
         assert!(text("docs/targets/pigeon.md").starts_with("# pigeon"));
     }

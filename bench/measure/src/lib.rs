@@ -19,7 +19,7 @@ use clap::Parser;
 pub use payload::json;
 pub use producers::{Phase, Samples, threads, window};
 pub use syncs::syncs;
-pub use system::{Meter, Report, drop_cached, resident_bytes};
+pub use system::{Meter, Report, cpu, drop_cached, resident_bytes};
 
 /// One call measures one case.
 #[derive(Parser)]

@@ -80,7 +80,7 @@ fn percentile(sorted: &[u32], part: f64) -> f64 {
 }
 
 /// The processor time of this process, its ended threads included.
-fn cpu() -> Duration {
+pub fn cpu() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }

@@ -16,12 +16,12 @@
 //! - A batch that fails as a whole accuses nobody: its entries are sent again in smaller batches first.
 //!
 //! - While some lanes are stuck, one attempt in five goes to a lane that was delivered to (or to the youngest entry that
-//!   never failed, if the last delivery was from there), and at most one in ten to an entry that failed before: a heap
+//!   never failed, if the last good lane was found there), and at most one in ten to an entry that failed before: a heap
 //!   of bad old entries neither throttles a target that takes the others, nor takes its places.
 //!
 //! What is tried while a target is held or throttled never counts as an attempt.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::time::Duration;
 
 use outhaul_target::{DeliveryError, ErrorKind, OnExhausted, TargetOptions, Verdict};
@@ -141,10 +141,10 @@ pub(crate) struct Policy {
     ramp: usize,
     /// Events in a batch, smaller while a failing batch is taken apart.
     batch: usize,
-    retries: VecDeque<LaneKey>,
+    retries: Row,
     rejects: VecDeque<LaneKey>,
     picks: u64,
-    /// What was delivered last came from the far end of the queue.
+    /// The last lane that was found to be good came from the far end of the queue.
     far_is_good: bool,
     rate: Rate,
     /// Since when a batch that is not full waits for more.
@@ -170,7 +170,7 @@ impl Policy {
             deliveries: 0,
             ramp,
             batch: batch_max,
-            retries: VecDeque::new(),
+            retries: Row::default(),
             rejects: VecDeque::new(),
             picks: 0,
             far_is_good: false,
@@ -196,10 +196,16 @@ impl Policy {
         self.rate.room(now).map(|room| self.batch.min(room))
     }
 
-    /// An attempt of so many events and bytes begins.
-    pub(crate) fn sent(&mut self, now: Instant, events: usize, bytes: usize) {
+    /// An attempt of so many events and bytes begins. Returns its number.
+    pub(crate) fn sent(&mut self, now: Instant, events: usize, bytes: usize) -> u64 {
         self.rate.take(now, events, bytes);
         self.lingering = None;
+        self.retries.begin()
+    }
+
+    /// An attempt has ended; what is told next is about it.
+    pub(crate) fn ended(&mut self, attempt: u64) {
+        self.retries.end(attempt);
     }
 
     /// Whether a batch that is not full waits for more; if so, until when.
@@ -259,11 +265,14 @@ impl Policy {
         self.accused.clear();
     }
 
-    /// An entry was delivered, from the `far` end of the queue or not; true when that ends a hold.
-    pub(crate) fn delivered(&mut self, far: bool) -> bool {
-        self.far_is_good = far;
+    /// An entry was delivered, from the `far` end of the queue or not; true when that ends a hold. `proven`: so was the
+    /// one before it in its lane, which says nothing about where others are good.
+    pub(crate) fn delivered(&mut self, far: bool, proven: bool) -> bool {
+        if far || !proven {
+            self.far_is_good = far;
+        }
         self.deliveries += 1;
-        self.retries.clear();
+        self.retries.delivered();
         self.rejects.clear();
         self.accused.clear();
         if self.hold.take().is_some() {
@@ -403,8 +412,8 @@ impl Policy {
         if mixed {
             return self.wait(tried);
         }
-        remember(&mut self.retries, lane, THROTTLE_AFTER);
-        if self.retries.len() == THROTTLE_AFTER && several(&self.retries) {
+        self.retries.failed(*lane);
+        if self.retries.is_throttling() {
             self.begin(now, Cause::Throttled, "throttled", fresh, None);
         }
         self.wait(tried)
@@ -496,6 +505,75 @@ fn remember(row: &mut VecDeque<LaneKey>, lane: &LaneKey, max: usize) {
         row.pop_front();
     }
     row.push_back(*lane);
+}
+
+/// Attempts that failed with `Retry` since the last delivery, by the order in which they were sent: they end in any
+/// other, and good ones among them that are still under way are not to be overlooked.
+#[derive(Debug, Default)]
+struct Row {
+    begun: u64,
+    running: BTreeSet<u64>,
+    /// The one that was told to have ended.
+    current: u64,
+    /// The last one, as they were sent, that delivered something.
+    good: u64,
+    failed: BTreeMap<u64, LaneKey>,
+}
+
+impl Row {
+    fn begin(&mut self) -> u64 {
+        self.begun += 1;
+        self.running.insert(self.begun);
+        self.begun
+    }
+
+    fn end(&mut self, attempt: u64) {
+        self.running.remove(&attempt);
+        self.current = attempt;
+    }
+
+    fn delivered(&mut self) {
+        self.good = self.good.max(self.current);
+        self.failed = self.failed.split_off(&(self.good + 1));
+    }
+
+    fn failed(&mut self, lane: LaneKey) {
+        if self.current > self.good {
+            self.failed.insert(self.current, lane);
+        }
+        // Of one pid alone there can be any number.
+        while self.failed.len() > THROTTLE_AFTER + self.running.len() {
+            self.failed.pop_first();
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.failed.is_empty()
+    }
+
+    fn clear(&mut self) {
+        self.failed.clear();
+    }
+
+    /// Whether there are enough of them in a row, of more than one pid, with none between that may yet deliver.
+    fn is_throttling(&self) -> bool {
+        if self.failed.len() < THROTTLE_AFTER {
+            return false;
+        }
+        let (mut length, mut first, mut several) = (0, None, false);
+        let mut before = 0;
+        for (&attempt, lane) in &self.failed {
+            if self.running.range(before..attempt).next().is_some() {
+                (length, first, several) = (0, None, false);
+            }
+            (length, before) = (length + 1, attempt);
+            several |= *first.get_or_insert(lane) != lane;
+            if length >= THROTTLE_AFTER && several {
+                return true;
+            }
+        }
+        false
+    }
 }
 
 fn several(row: &VecDeque<LaneKey>) -> bool {

@@ -5,6 +5,7 @@ mod criterion;
 mod load;
 mod programs;
 mod rows;
+mod runtime;
 mod store;
 mod table;
 mod writer;
@@ -25,8 +26,11 @@ use table::Table;
 const MISSED: u8 = 3;
 
 /// The suites with goals.
-const SUITES: &[Suite] =
-    &[Suite { name: "store", rows: store::rows }, Suite { name: "writer", rows: writer::rows }];
+const SUITES: &[Suite] = &[
+    Suite { name: "store", rows: store::rows },
+    Suite { name: "writer", rows: writer::rows },
+    Suite { name: "runtime", rows: runtime::rows },
+];
 
 struct Suite {
     name: &'static str,
@@ -35,7 +39,7 @@ struct Suite {
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// `store`, `writer`: rows with goals, rivals in the same run. A crate, with or without `outhaul-`: its criterion
+    /// `store`, `writer`, `runtime`: rows with goals, rivals in the same run. A crate, with or without `outhaul-`: its criterion
     /// benchmarks. Nothing: the criterion benchmarks of all crates
     suite: Option<String>,
     /// Only this row, or the rows of this group: `64/rate`, `64`; can be given again
@@ -72,7 +76,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<ExitCode> {
     };
     let rows = options.chosen((suite.rows)())?;
     let commit = commit(root)?;
-    let bench = Bench::prepare(root, &metadata.target_directory, &rows, options.secs())?;
+    let bench = Bench::prepare(root, &metadata.target_directory, options.secs(), &rows)?;
     let results = bench.run(&rows, options.runs())?;
     let table = Table::new(suite.name, &commit, &bench.machine(), &rows, &results);
     println!("\n{table}");
@@ -178,13 +182,13 @@ mod tests {
              "targets": [{"name": "ring", "kind": ["bench"]}]},
             {"name": "outhaul-event", "dependencies": [], "features": {}, "targets": []}]}"#;
         let metadata: Metadata = serde_json::from_str(json).unwrap();
-        for name in ["store", "writer"] {
+        for name in ["store", "writer", "runtime"] {
             assert_eq!(find(Some(name), &metadata).unwrap().map(|suite| suite.name), Some(name));
         }
         assert!(find(Some("target"), &metadata).unwrap().is_none());
         for name in ["event", "nothing"] {
             let error = find(Some(name), &metadata).err().unwrap().to_string();
-            let known = "with rows: store, writer; criterion benchmarks of: outhaul-target";
+            let known = "with rows: store, writer, runtime; criterion benchmarks of: outhaul-target";
             assert_eq!(error, format!("no suite `{name}`; {known}"));
         }
     }

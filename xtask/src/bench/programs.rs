@@ -27,13 +27,14 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    pub(super) fn prepare(root: &Path, target: &Path, rows: &[Row], secs: f64) -> Result<Self> {
+    /// Builds what the rows need.
+    pub(super) fn prepare(root: &Path, target: &Path, secs: f64, rows: &[Row]) -> Result<Self> {
         ensure!(secs.is_finite() && secs > 0.0, "--secs is a time above 0");
         let target = target.join("bench");
         // Not `--locked`: a crate that takes a new dependency need not know this workspace.
         let words = ["build", "--release", "--manifest-path", "bench/Cargo.toml", "--target-dir"];
-        // The rivals alone take minutes: only what the rows need.
-        let packages: BTreeSet<&str> = cases(rows).iter().map(|case| package(case.program)).collect();
+        let packages: BTreeSet<_> =
+            rows.iter().flat_map(Row::cases).map(|case| case.program.package()).collect();
         let packages = packages.into_iter().flat_map(|package| ["-p", package]);
         cmd::step("build", || cmd::run(cmd::cargo(root, &words).arg(&target).args(packages)))?;
         let parent = std::env::var_os(DIR_VARIABLE).map_or_else(|| target.join("data"), PathBuf::from);
@@ -88,6 +89,7 @@ impl Bench {
             Program::Store => "bench-store",
             Program::Writer => "bench-writer",
             Program::WriterCounted => "bench-writer-counted",
+            Program::Runtime => "bench-runtime",
             Program::Rivals => "bench-rivals",
         };
         let mut command = cmd::tool(&self.root, &self.binaries.join(program), &[case.name]);
@@ -100,7 +102,7 @@ impl Bench {
         match (read, case.program) {
             (Ok(measured), _) => Ok(measured),
             (Err(error), Program::Rivals) => Ok(Err(format!("{case} failed: {error:#}"))),
-            (Err(error), Program::Store | Program::Writer | Program::WriterCounted) => {
+            (Err(error), Program::Store | Program::Writer | Program::WriterCounted | Program::Runtime) => {
                 Err(error.context(format!("{case} failed")))
             }
         }
@@ -145,15 +147,6 @@ fn remove_stale(parent: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The package of a program.
-fn package(program: Program) -> &'static str {
-    match program {
-        Program::Store => "bench-store",
-        Program::Writer | Program::WriterCounted => "bench-writer",
-        Program::Rivals => "bench-rivals",
-    }
 }
 
 /// What the rows need, each once, in the order of the rows.

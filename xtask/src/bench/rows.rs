@@ -10,7 +10,20 @@ pub(super) enum Program {
     Writer,
     /// With an allocator that counts.
     WriterCounted,
+    Runtime,
     Rivals,
+}
+
+impl Program {
+    /// The package that it is built from.
+    pub(super) fn package(self) -> &'static str {
+        match self {
+            Self::Store => "bench-store",
+            Self::Writer | Self::WriterCounted => "bench-writer",
+            Self::Runtime => "bench-runtime",
+            Self::Rivals => "bench-rivals",
+        }
+    }
 }
 
 /// One thing that is measured once in a run, for whichever rows need it.

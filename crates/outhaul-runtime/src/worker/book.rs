@@ -22,7 +22,8 @@ impl Worker {
         let Ok(done) = done else { return Ok(()) };
         let now = Instant::now();
         match done {
-            Done::Delivered { sequences, trial, generation, results, ended } => {
+            Done::Delivered { number, sequences, trial, generation, results, ended } => {
+                self.policy.ended(number);
                 self.stale -= usize::from(generation < self.generation);
                 self.landed(&sequences, trial);
                 match ended {
@@ -42,7 +43,8 @@ impl Worker {
                 self.delivered(now, &sequences, trial, results);
                 Ok(())
             }
-            Done::Unsent { sequences, trial } => {
+            Done::Unsent { number, sequences, trial } => {
+                self.policy.ended(number);
                 self.landed(&sequences, trial);
                 self.lanes.untake(sequences.len());
                 Ok(())
@@ -102,7 +104,7 @@ impl Worker {
             self.policy.batch_failed(sequences.len());
             for sequence in sequences {
                 if let Some(entry) = self.lanes.get_mut(*sequence) {
-                    entry.history.together = (sequences.len() / 2).max(1);
+                    entry.history.together = (sequences.len() as u32 / 2).max(1);
                 }
             }
         } else if results.iter().all(Result::is_ok) {
@@ -152,8 +154,10 @@ impl Worker {
     }
 
     fn book_delivery(&mut self, sequence: u64) {
-        let far = self.lanes.get(sequence).is_some_and(|entry| entry.far);
-        if self.policy.delivered(far) {
+        let (far, lane) =
+            self.lanes.get(sequence).map_or((false, None), |entry| (entry.far, Some(entry.lane)));
+        let proven = lane.is_some_and(|lane| self.lanes.is_proven(lane));
+        if self.policy.delivered(far, proven) {
             (self.stale, self.generation) = (self.running, self.generation + 1);
             tracing::info!(target = %self.setup.name, "the target takes events again");
             self.tell(Notice::Resumed { target: self.setup.name.clone() });
@@ -166,7 +170,9 @@ impl Worker {
         if let LaneKey::Pid(hash) = entry.lane {
             self.setup.failed.delivered(&self.setup.name, hash);
         }
-        self.tell(Notice::Delivered { uid: entry.place.uid.clone(), dedup_id: entry.dedup_id });
+        if self.setup.notices.receiver_count() > 0 {
+            self.tell(Notice::Delivered { uid: entry.place.uid.clone(), dedup_id: entry.dedup_id });
+        }
         self.settlements.push(Settlement { place: entry.place, outcome: Outcome::Delivered });
     }
 

@@ -10,7 +10,7 @@
 //! loaded, loaded, | skipped, skipped, skipped, … | lost: known from its first sequence on, found again by a scan
 //! ```
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -18,6 +18,8 @@ use outhaul_store::event::{DedupId, Event};
 use outhaul_store::{Entry, Place, ScanRow, pid_hash};
 use tokio::time::Instant;
 
+use super::fifo::Fifo;
+use super::hash::Hashed;
 use crate::policy::{Pick, Tried};
 
 /// Loaded entries of one lane: a pid with a long backlog leaves the window to the others.
@@ -68,14 +70,14 @@ pub(crate) struct History {
     /// How often it was sent, whatever came of it.
     pub(crate) sent: u32,
     /// In how large a batch it may travel: smaller after one that failed as a whole.
-    pub(crate) together: usize,
+    pub(crate) together: u32,
     pub(crate) first_attempt: Option<SystemTime>,
     pub(crate) last_attempt: Option<SystemTime>,
 }
 
 impl History {
     fn new(tried: Tried) -> Self {
-        Self { tried, sent: 0, together: usize::MAX, first_attempt: None, last_attempt: None }
+        Self { tried, sent: 0, together: u32::MAX, first_attempt: None, last_attempt: None }
     }
 }
 
@@ -112,9 +114,9 @@ enum State {
 
 #[derive(Debug)]
 struct Lane {
-    entries: VecDeque<u64>,
+    entries: Fifo,
     /// So many of them, the first ones, are loaded.
-    loaded: usize,
+    loaded: u32,
     /// The first entry that is not kept in `entries`, or 0.
     lost: u64,
     state: State,
@@ -125,27 +127,37 @@ struct Lane {
 
 impl Lane {
     fn new() -> Self {
-        let (entries, state) = (VecDeque::new(), State::Busy);
+        let (entries, state) = (Fifo::default(), State::Busy);
         Self { entries, loaded: 0, lost: 0, state, unloaded: None, proven: false }
     }
 
+    /// Where a loaded entry stands.
+    fn position(&self, sequence: u64) -> Option<usize> {
+        self.entries.iter().take(self.loaded()).position(|other| other == sequence)
+    }
+
     fn first_loaded(&self) -> Option<u64> {
-        self.entries.front().copied().filter(|_| self.loaded > 0)
+        self.entries.front().filter(|_| self.loaded > 0)
     }
 
     fn first_skipped(&self) -> Option<u64> {
-        self.entries.get(self.loaded).copied()
+        self.entries.get(self.loaded())
+    }
+
+    fn loaded(&self) -> usize {
+        self.loaded as usize
     }
 
     fn first(&self) -> Option<u64> {
-        self.entries.front().copied()
+        self.entries.front()
     }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
-    entries: BTreeMap<u64, Pending>,
-    lanes: HashMap<LaneKey, Lane>,
+    /// Boxed: a tree moves what is in it.
+    entries: BTreeMap<u64, Box<Pending>>,
+    lanes: HashMap<LaneKey, Lane, Hashed>,
     /// By class.
     ready: [BTreeMap<u64, LaneKey>; 3],
     waiting: BTreeMap<(Instant, LaneKey), ()>,
@@ -181,11 +193,11 @@ impl Lanes {
     }
 
     pub(crate) fn get(&self, sequence: u64) -> Option<&Pending> {
-        self.entries.get(&sequence)
+        self.entries.get(&sequence).map(|entry| &**entry)
     }
 
     pub(crate) fn get_mut(&mut self, sequence: u64) -> Option<&mut Pending> {
-        self.entries.get_mut(&sequence)
+        self.entries.get_mut(&sequence).map(|entry| &mut **entry)
     }
 
     /// Puts an entry behind the others of its lane.
@@ -200,9 +212,9 @@ impl Lanes {
         let key = LaneKey::of(&event, sequence);
         let lane = self.lanes.entry(key).or_insert_with(Lane::new);
         let first = lane.entries.is_empty() && lane.lost == 0;
-        let waits = lane.entries.len() > lane.loaded || lane.lost > 0;
+        let waits = lane.entries.len() > lane.loaded() || lane.lost > 0;
         let waits = waits || matches!(lane.state, State::Waiting(_) | State::Closed);
-        if !first && (waits || lane.loaded >= LANE_LOADED_MAX) {
+        if !first && (waits || lane.loaded() >= LANE_LOADED_MAX) {
             return self.skip(key, sequence);
         }
         lane.entries.push_back(sequence);
@@ -243,10 +255,11 @@ impl Lanes {
         }
         let Entry { place, dedup_id, admitted_at, .. } = entry;
         let sequence = place.uid.sequence;
-        self.entries.insert(sequence, Pending { place, dedup_id, event, admitted_at, lane, history, far });
+        let pending = Pending { place, dedup_id, event, admitted_at, lane, history, far };
+        self.entries.insert(sequence, Box::new(pending));
     }
 
-    fn drop_entry(&mut self, sequence: u64) -> Option<Pending> {
+    fn drop_entry(&mut self, sequence: u64) -> Option<Box<Pending>> {
         let pending = self.entries.remove(&sequence)?;
         self.bytes -= pending.place.bytes() as usize;
         if pending.far {
@@ -289,7 +302,7 @@ impl Lanes {
     pub(crate) fn found(&mut self, key: LaneKey, sequences: &[u64], lost: u64) {
         let Some(lane) = self.lanes.get_mut(&key) else { return };
         self.lost.remove(&lane.lost);
-        lane.entries.extend(sequences);
+        sequences.iter().for_each(|sequence| lane.entries.push_back(*sequence));
         lane.lost = lost;
         self.skipped += sequences.len();
         if lane.state == State::Fetch {
@@ -310,7 +323,7 @@ impl Lanes {
         let key = LaneKey::of(&event, sequence);
         let Some(lane) = self.lanes.get_mut(&key) else { return false };
         let waits = matches!(lane.state, State::Waiting(_) | State::Closed) && !anyway;
-        if lane.loaded >= LANE_LOADED_MAX || lane.first_skipped() != Some(sequence) || waits {
+        if lane.loaded() >= LANE_LOADED_MAX || lane.first_skipped() != Some(sequence) || waits {
             return false;
         }
         lane.loaded += 1;
@@ -334,7 +347,7 @@ impl Lanes {
     pub(crate) fn vanished(&mut self, sequence: u64) {
         let Some(key) = self.no_fetch(sequence) else { return };
         if let Some(lane) = self.lanes.get_mut(&key) {
-            lane.entries.pop_front();
+            lane.entries.remove(0);
             lane.unloaded = None;
             self.skipped -= 1;
             self.rest(key);
@@ -344,7 +357,7 @@ impl Lanes {
     /// How many entries could be sent now, counted up to a bound.
     pub(crate) fn ready_entries(&self, max: usize) -> usize {
         let lanes = self.ready.iter().flat_map(BTreeMap::values).take(max);
-        lanes.filter_map(|key| self.lanes.get(key)).map(|lane| lane.loaded).sum()
+        lanes.filter_map(|key| self.lanes.get(key)).map(Lane::loaded).sum()
     }
 
     pub(crate) fn has_ready(&self) -> bool {
@@ -373,7 +386,7 @@ impl Lanes {
         }
         let Some(lane) = self.lanes.get(&key) else { return Vec::new() };
         let (mut taken, mut bytes) = (Vec::new(), 0);
-        for &sequence in lane.entries.iter().take(lane.loaded) {
+        for sequence in lane.entries.iter().take(lane.loaded()) {
             let Some(entry) = self.entries.get(&sequence) else { break };
             bytes += entry.place.bytes() as usize;
             // A suspect travels alone.
@@ -418,11 +431,11 @@ impl Lanes {
     }
 
     /// An entry that was taken has left the queue.
-    pub(crate) fn end(&mut self, sequence: u64) -> Option<Pending> {
+    pub(crate) fn end(&mut self, sequence: u64) -> Option<Box<Pending>> {
         let pending = self.drop_entry(sequence)?;
         self.busy -= 1;
         if let Some(lane) = self.lanes.get_mut(&pending.lane)
-            && let Some(at) = lane.entries.iter().take(lane.loaded).position(|other| *other == sequence)
+            && let Some(at) = lane.position(sequence)
         {
             lane.entries.remove(at);
             lane.loaded -= 1;
@@ -521,9 +534,9 @@ impl Lanes {
     /// Forgets all but the first entries of a lane that is not busy, but for their places.
     fn unload(&mut self, key: LaneKey, keep: usize) {
         let Some(lane) = self.lanes.get_mut(&key) else { return };
-        let (from, to) = (keep.min(lane.loaded), lane.loaded);
-        lane.loaded = from;
-        let gone: Vec<u64> = lane.entries.range(from..to).copied().collect();
+        let (from, to) = (keep.min(lane.loaded()), lane.loaded());
+        lane.loaded = from as u32;
+        let gone: Vec<u64> = lane.entries.iter().take(to).skip(from).collect();
         self.skipped += gone.len();
         let mut first = None;
         for sequence in gone.into_iter().rev() {
@@ -580,12 +593,12 @@ impl Lanes {
     /// How many entries from the first of an idle lane on come before a sequence.
     pub(crate) fn count_before(&self, first: u64, until: u64) -> usize {
         let lane = self.entries.get(&first).and_then(|entry| self.lanes.get(&entry.lane));
-        lane.map_or(0, |lane| lane.entries.partition_point(|&sequence| sequence < until))
+        lane.map_or(0, |lane| lane.entries.count_before(until))
     }
 
     /// Loaded entries that are first in their lane and not taken, oldest first.
     pub(crate) fn idle_fronts(&self) -> impl Iterator<Item = &Pending> {
-        self.entries.values().filter(|entry| {
+        self.entries.values().map(|entry| &**entry).filter(|entry| {
             self.lanes.get(&entry.lane).is_some_and(|lane| {
                 lane.state != State::Busy && lane.first_loaded() == Some(entry.sequence())
             })
@@ -628,7 +641,7 @@ impl Lanes {
     }
 
     /// Takes a loaded entry out that nobody works on, wherever in its lane it stands. None: somebody does.
-    pub(crate) fn remove(&mut self, sequence: u64) -> Option<Pending> {
+    pub(crate) fn remove(&mut self, sequence: u64) -> Option<Box<Pending>> {
         let key = self.entries.get(&sequence)?.lane;
         let lane = self.lanes.get_mut(&key)?;
         if lane.first_loaded() == Some(sequence) {
@@ -639,7 +652,7 @@ impl Lanes {
             self.rest(key);
             return removed;
         }
-        let at = lane.entries.iter().take(lane.loaded).position(|other| *other == sequence)?;
+        let at = lane.position(sequence)?;
         lane.entries.remove(at);
         lane.loaded -= 1;
         self.drop_entry(sequence)

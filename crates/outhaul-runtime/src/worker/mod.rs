@@ -26,6 +26,8 @@ use crate::status::{State, WorkerStatus};
 
 mod book;
 pub(crate) mod control;
+mod fifo;
+mod hash;
 pub(crate) mod lanes;
 mod moves;
 mod send;
@@ -68,6 +70,8 @@ pub(crate) struct Setup {
 /// What ends in a worker's set of tasks.
 enum Done {
     Delivered {
+        /// Which attempt it was.
+        number: u64,
         sequences: Vec<u64>,
         trial: bool,
         generation: u64,
@@ -76,6 +80,7 @@ enum Done {
     },
     /// The stop came while it waited for a permit.
     Unsent {
+        number: u64,
         sequences: Vec<u64>,
         trial: bool,
     },
@@ -229,8 +234,12 @@ impl Worker {
                 biased;
                 Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => self.done(done).await?,
                 _ = stop.changed() => {}
-                Some(command) = self.setup.commands.recv() => self.command(command, now).await?,
-                _ = self.appended.changed() => self.more = true,
+                Some(read) = self.reading.ended(), if self.reading.is_under_way() => self.was_read(read, now)?,
+                Some(command) = self.setup.commands.recv() => {
+                    self.catch_up(now).await?;
+                    self.command(command, now).await?;
+                }
+                _ = self.appended.changed() => self.look_again(),
                 () = tokio::task::yield_now(), if self.unfinished => {}
                 () = tokio::time::sleep_until(due.unwrap_or(now)), if due.is_some() => {}
             }

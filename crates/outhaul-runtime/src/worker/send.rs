@@ -73,12 +73,12 @@ impl Worker {
         for first in fronts {
             let Some(entry) = self.lanes.get(first) else { continue };
             let (size, suspect) = (entry.place.bytes() as usize, entry.history.tried.suspect);
-            if !batch.is_empty()
-                && (suspect || bytes + size > bytes_max || batch.len() >= max.min(entry.history.together))
+            let together = entry.history.together as usize;
+            if !batch.is_empty() && (suspect || bytes + size > bytes_max || batch.len() >= max.min(together))
             {
                 continue;
             }
-            max = max.min(entry.history.together);
+            max = max.min(together);
             let room = if several { max - batch.len() } else { 1 };
             let taken = self.lanes.take(first, room, bytes_max - bytes.min(bytes_max));
             bytes += taken
@@ -176,7 +176,7 @@ impl Worker {
                 number: entry.history.tried.attempts.max(entry.history.sent - 1).saturating_add(1),
             });
         }
-        self.policy.sent(now, sequences.len(), bytes);
+        let number = self.policy.sent(now, sequences.len(), bytes);
         let careful = self.careful > 0;
         self.careful = self.careful.saturating_sub(1);
         let log = careful.then(|| Arc::clone(&self.setup.log));
@@ -193,7 +193,7 @@ impl Worker {
             let permit = tokio::select! {
                 biased;
                 Ok(permit) = permits.acquire() => permit,
-                _ = stop.wait_for(Option::is_some) => return Done::Unsent { sequences, trial },
+                _ = stop.wait_for(Option::is_some) => return Done::Unsent { number, sequences, trial },
             };
             let length = attempts.len();
             let deliver = AssertUnwindSafe(target.deliver(&attempts)).catch_unwind();
@@ -206,7 +206,7 @@ impl Worker {
             drop(permit);
             // A target that answers for fewer events than it was given has not answered for the others.
             results.resize_with(length, || Err(ErrorKind::Unknown.into()));
-            Done::Delivered { sequences, trial, generation, results, ended }
+            Done::Delivered { number, sequences, trial, generation, results, ended }
         });
     }
 }

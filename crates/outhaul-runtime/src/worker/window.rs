@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outhaul_store::event::Event;
-use outhaul_store::{Entry, Rule, StoreError};
+use outhaul_store::{Entry, ReadBatch, Rule, StoreError};
 use outhaul_target::WhenFull;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::lanes::{LANE_LOADED_MAX, LaneKey};
@@ -26,6 +27,8 @@ const FAR_BYTES_MAX: usize = 2 << 20;
 /// What one read brings.
 const READ_ENTRIES_MAX: usize = 1024;
 const READ_BYTES_MAX: usize = 4 << 20;
+/// With fewer the batch in which they were written is the price, not they.
+const FETCH_MIN: usize = 32;
 /// Rows of one scan, and of one round.
 const SCAN_ROWS: usize = 4096;
 const ROUND_ROWS: usize = 1 << 16;
@@ -34,18 +37,41 @@ const LOOK_AHEAD: Duration = Duration::from_millis(250);
 /// After a read that failed.
 const READ_BACKOFF: Duration = Duration::from_secs(1);
 
-/// How reading went lately.
+/// How reading goes.
 #[derive(Debug)]
 pub(super) struct Reading {
     /// Entries of the next fetch: fewer where most of those read were of no use.
     fetch: usize,
+    /// As `fetch`, for lanes that were delivered to.
+    proven: usize,
     /// Most of what came belongs to lanes that wait.
     scans: bool,
+    /// What comes next in the queue, while there is something to send without it. One at most.
+    ahead: JoinSet<Result<ReadBatch, StoreError>>,
+    /// Something was appended since the last read began.
+    appended: bool,
+    /// The last read came to the end of the queue, or brought little.
+    little: bool,
 }
 
 impl Default for Reading {
     fn default() -> Self {
-        Self { fetch: LANE_LOADED_MAX, scans: false }
+        let (ahead, appended, little) = (JoinSet::new(), false, true);
+        let (fetch, proven) = (LANE_LOADED_MAX, FAR_ENTRIES_MAX / 4);
+        Self { fetch, proven, scans: false, ahead, appended, little }
+    }
+}
+
+impl Reading {
+    /// Whether something is read just now.
+    pub(super) fn is_under_way(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    /// What was read, when it is there. Dropping the future loses nothing.
+    pub(super) async fn ended(&mut self) -> Option<Result<ReadBatch, StoreError>> {
+        // Nobody cancels it, and a panic of the store is as bad as its end.
+        self.ahead.join_next().await.map(|read| read.unwrap_or(Err(StoreError::Closed)))
     }
 }
 
@@ -79,7 +105,23 @@ impl Worker {
     }
 
     fn has_room(&self) -> bool {
-        self.lanes.loaded() < WINDOW_ENTRIES_MAX && self.lanes.bytes() < WINDOW_BYTES_MAX
+        let (entries, bytes) = match self.reading.is_under_way() {
+            true => (READ_ENTRIES_MAX, READ_BYTES_MAX),
+            false => (0, 0),
+        };
+        self.lanes.loaded() + entries < WINDOW_ENTRIES_MAX && self.lanes.bytes() + bytes < WINDOW_BYTES_MAX
+    }
+
+    /// Whether there is so much to send that reading can wait until it is worth it. A read has a price of its own: the
+    /// batch in which its entries were written is read and verified as a whole.
+    fn can_wait(&self) -> bool {
+        self.lanes.has_ready() || self.running >= self.setup.options.in_flight.get()
+    }
+
+    /// Whether another whole read fits.
+    fn has_room_for_read(&self) -> bool {
+        self.lanes.loaded() + READ_ENTRIES_MAX <= WINDOW_ENTRIES_MAX
+            && self.lanes.bytes() + READ_BYTES_MAX <= WINDOW_BYTES_MAX
     }
 
     /// Loads what lanes that can send want next.
@@ -91,10 +133,13 @@ impl Worker {
             let Some((read, wanted)) = self.load(first, asked, Load::Next, now).await? else {
                 return Ok(());
             };
-            self.reading.fetch = match wanted * 4 < read {
-                true => (asked / 4).max(1),
-                false => (asked * 2).min(READ_ENTRIES_MAX),
-            };
+            // At the end of the queue there are few anyhow, and new ones there say nothing about the backlog.
+            if read == asked {
+                self.reading.fetch = match wanted * 4 < read {
+                    true => (asked / 4).max(FETCH_MIN),
+                    false => (asked * 2).min(READ_ENTRIES_MAX),
+                };
+            }
         }
         Ok(())
     }
@@ -105,8 +150,14 @@ impl Worker {
             && (self.lanes.stuck() > 0 || !self.has_room())
             && let Some(first) = self.lanes.proven_to_fetch()
         {
-            if self.load(first, FAR_ENTRIES_MAX / 4, Load::Proven, now).await?.is_none() {
-                break;
+            let room = WINDOW_ENTRIES_MAX + 2 * FAR_ENTRIES_MAX - self.lanes.loaded();
+            let asked = self.reading.proven.min(room);
+            let Some((read, wanted)) = self.load(first, asked, Load::Proven, now).await? else { break };
+            if read == asked {
+                self.reading.proven = match wanted * 4 < read {
+                    true => (asked / 2).max(FAR_ENTRIES_MAX / 4),
+                    false => (asked * 2).min(READ_ENTRIES_MAX),
+                };
             }
         }
         Ok(())
@@ -183,24 +234,81 @@ impl Worker {
                 self.fetch(now).await?;
                 continue;
             }
-            self.appended.borrow_and_update();
-            let before = self.lanes.loaded();
-            let room = (WINDOW_ENTRIES_MAX - before).min(READ_ENTRIES_MAX);
-            let Some((entries, next)) = self.read_from(self.cursor, room, now).await? else { return Ok(()) };
-            self.more = !entries.is_empty();
-            self.cursor = next;
-            let read = entries.len();
-            for entry in entries {
-                self.push(entry, now);
+            if self.can_wait() {
+                self.read_ahead();
+                return Ok(());
             }
-            self.reading.scans = (self.lanes.loaded() - before) * 4 < read;
+            if self.reading.is_under_way() {
+                self.catch_up(now).await?;
+                continue;
+            }
+            self.looks();
+            let room = (WINDOW_ENTRIES_MAX - self.lanes.loaded()).min(READ_ENTRIES_MAX);
+            let Some((entries, next)) = self.read_from(self.cursor, room, now).await? else { return Ok(()) };
+            self.take_up(entries, next, now);
         }
         Ok(())
     }
 
+    /// What is appended from now on is not in what is read now.
+    fn looks(&mut self) {
+        self.appended.borrow_and_update();
+        self.reading.appended = false;
+    }
+
+    /// Something was appended.
+    pub(super) fn look_again(&mut self) {
+        self.more = true;
+        self.reading.appended = true;
+    }
+
+    /// Begins to read what comes next in the queue, if there is room for a whole read, or no need for one.
+    fn read_ahead(&mut self) {
+        if self.reading.is_under_way() || !(self.has_room_for_read() || self.reading.little) {
+            return;
+        }
+        self.looks();
+        let (lease, name, after) = (Arc::clone(&self.setup.lease), self.setup.name.clone(), self.cursor);
+        let entries_max = READ_ENTRIES_MAX.min(WINDOW_ENTRIES_MAX.saturating_sub(self.lanes.loaded()));
+        let bytes_max = READ_BYTES_MAX.min(WINDOW_BYTES_MAX.saturating_sub(self.lanes.bytes()));
+        self.reading.ahead.spawn(async move { lease.read(&name, after, entries_max, bytes_max).await });
+    }
+
+    /// Waits for what is read ahead. Whatever depends on how far the queue is known comes after it.
+    pub(super) async fn catch_up(&mut self, now: Instant) -> Result<(), StoreError> {
+        while let Some(read) = self.reading.ended().await {
+            self.was_read(read, now)?;
+        }
+        Ok(())
+    }
+
+    /// Takes up what was read ahead.
+    pub(super) fn was_read(
+        &mut self,
+        read: Result<ReadBatch, StoreError>,
+        now: Instant,
+    ) -> Result<(), StoreError> {
+        if let Some(read) = self.usable(read, now)? {
+            self.take_up(read.entries, read.next, now);
+        }
+        Ok(())
+    }
+
+    fn take_up(&mut self, entries: Vec<Entry>, next: u64, now: Instant) {
+        let (before, read) = (self.lanes.loaded(), entries.len());
+        self.more = read > 0 || self.reading.appended;
+        self.reading.little = read < READ_ENTRIES_MAX / 4;
+        self.cursor = next;
+        for entry in entries {
+            self.push(entry, now);
+        }
+        self.reading.scans = (self.lanes.loaded() - before) * 4 < read;
+    }
+
     /// Takes up rows of what comes next, without the events; false if that failed for now.
     pub(super) async fn scan(&mut self, rows_max: usize, now: Instant) -> Result<bool, StoreError> {
-        self.appended.borrow_and_update();
+        self.catch_up(now).await?;
+        self.looks();
         let scan = self.setup.lease.scan(&self.setup.name, self.cursor, rows_max).await;
         let Some(scan) = self.usable(scan, now)? else { return Ok(false) };
         self.more = !scan.rows.is_empty();

@@ -101,3 +101,19 @@ async fn entries_behind_stuck_ones_are_found_through_the_footers_and_delivered_i
     target.check_order();
     runtime.shutdown(Duration::from_secs(1)).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn good_pids_behind_a_window_full_of_stuck_ones_are_delivered_with_all_that_follows_of_them() {
+    let target = only_good();
+    let runtime = start(&target, TargetOptions::default()).await;
+    // One event of each stuck pid fills the window; of the good ones there are several, far from one another.
+    admit(&runtime, (0..10_000).map(|number| event(number, Some(&format!("stuck-{number}"))))).await;
+    for round in 1..=3 {
+        let good = |number: u64| event(round * 10_000 + number, Some(&format!("good-{number}")));
+        admit(&runtime, (0..10_000).map(good)).await;
+    }
+    pass(Duration::from_secs(20)).await;
+    let status = only(&runtime);
+    assert_eq!(status.delivered, 30_000, "{status:?}");
+    target.check_order();
+}

@@ -159,6 +159,8 @@ struct Shared {
     report: Mutex<OpenReport>,
     /// The segments in which the open found damage.
     damaged: Mutex<Vec<u64>>,
+    /// What was read last to look ahead.
+    peeked: Mutex<Option<peek::Peeked>>,
     kind: FsKind,
     /// The disk was full.
     full: AtomicBool,
@@ -274,6 +276,7 @@ impl Journal {
             bytes_default: (space.total / 4).min(10 << 30),
             report: Mutex::new(report),
             damaged: Mutex::new(damaged),
+            peeked: Mutex::default(),
             kind,
             full: AtomicBool::new(false),
             chores: Mutex::default(),
@@ -597,6 +600,9 @@ impl Lease for JournalLease {
         bytes_max: usize,
     ) -> Result<ReadBatch, StoreError> {
         self.check()?;
+        if self.shared.is_near(queue, after)? {
+            return self.shared.read(queue, after, entries_max, bytes_max);
+        }
         let (shared, queue) = (Arc::clone(&self.shared), queue.clone());
         let read = tokio::task::spawn_blocking(move || shared.read(&queue, after, entries_max, bytes_max));
         read.await.unwrap_or(Err(StoreError::Closed))

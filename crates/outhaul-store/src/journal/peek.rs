@@ -1,17 +1,31 @@
 //! Looking ahead in a queue without reading its events: rows of the footers, and of the active segment its records.
 
 use std::io;
+use std::sync::Arc;
 
 use outhaul_event::TargetName;
 
-use super::Shared;
 use super::footer::Footer;
 use super::format::{self, FLAG_HOLE, SEGMENT_HEADER, StoredEvent};
 use super::scan::{Scanner, Step};
 use super::segment::Segment;
+use super::{Shared, lock};
 use crate::error::StoreError;
+use crate::fs::File;
 use crate::log::{Scan, ScanRow};
 use crate::queue::QueueId;
+
+/// Sequences and hashes of pids.
+type Rows = Arc<[(u64, u64)]>;
+
+/// The rows of one queue in a sealed segment: whoever looks ahead comes again and again until it is at the end of it.
+#[derive(Debug)]
+pub(super) struct Peeked {
+    /// Number, salt and end of the segment.
+    segment: (u64, u64, u64),
+    id: QueueId,
+    rows: Rows,
+}
 
 struct Wanted {
     id: QueueId,
@@ -56,23 +70,16 @@ impl Shared {
     /// The rows of one segment; false if there was no room for all of them.
     fn scan_segment(&self, wanted: &mut Wanted, segment: &Segment) -> io::Result<bool> {
         let file = self.fs.open(&segment.path(&self.dir), false)?;
-        let footer = match segment.footer {
-            true => Footer::read(&*file, segment.salt, file.len()?)?,
-            false => None,
-        };
-        if let Some(footer) = footer.filter(|footer| footer.end == segment.end)
-            && let Some(rows) = footer.rows(&*file)?
-        {
+        if let Some(rows) = self.peeked_rows(segment, &*file, wanted.id)? {
             let queues = self.queues.lock();
             let queue = queues.get(wanted.id);
-            let from = rows.partition_point(|row| row.sequence < wanted.from);
-            let id = wanted.id;
-            let own = rows[from..].iter().filter(|row| footer.queues(row).contains(&id));
-            for row in own.filter(|row| queue.wants(row.sequence)) {
-                if !wanted.take(row.sequence, row.pid_hash) {
+            let from = rows.partition_point(|row| row.0 < wanted.from);
+            for &(sequence, pid_hash) in rows[from..].iter().filter(|row| queue.wants(row.0)) {
+                if !wanted.take(sequence, pid_hash) {
                     return Ok(false);
                 }
             }
+            *lock(&self.peeked) = None;
             return Ok(true);
         }
         let offset = segment.offset_before(wanted.from, SEGMENT_HEADER).unwrap_or(SEGMENT_HEADER);
@@ -98,5 +105,23 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// The rows of one queue out of a segment's footer, if it has a valid one.
+    fn peeked_rows(&self, segment: &Segment, file: &dyn File, id: QueueId) -> io::Result<Option<Rows>> {
+        let key = (segment.number, segment.salt, segment.end);
+        if let Some(peeked) = lock(&self.peeked).as_ref().filter(|one| one.segment == key && one.id == id) {
+            return Ok(Some(Arc::clone(&peeked.rows)));
+        }
+        let footer = match segment.footer {
+            true => Footer::read(file, segment.salt, file.len()?)?,
+            false => None,
+        };
+        let Some(footer) = footer.filter(|footer| footer.end == segment.end) else { return Ok(None) };
+        let Some(rows) = footer.rows(file)? else { return Ok(None) };
+        let own = rows.iter().filter(|row| footer.queues(row).contains(&id));
+        let rows: Rows = own.map(|row| (row.sequence, row.pid_hash)).collect();
+        *lock(&self.peeked) = Some(Peeked { segment: key, id, rows: Arc::clone(&rows) });
+        Ok(Some(rows))
     }
 }

@@ -19,6 +19,9 @@ use crate::fs::File;
 use crate::log::{Damage, Entry, Place, ReadBatch, Unreadable};
 use crate::queue::QueueId;
 
+/// The end of the log up to which it is read at once: about one batch.
+const NEAR_BYTES: u64 = 256 << 10;
+
 /// What is looked for, how much of it, and what was found.
 struct Wanted<'a> {
     queue: &'a TargetName,
@@ -60,6 +63,16 @@ impl Shared {
                 Ended::Gone => {}
             }
         }
+    }
+
+    /// Whether what comes next in a queue was written so lately that it is in the cache: reading it takes less time than
+    /// handing it to another thread, and whoever waits for an event that has just come waits for that.
+    pub(super) fn is_near(&self, queue: &TargetName, after: u64) -> Result<bool, StoreError> {
+        let id = self.queues.lock().find(queue)?;
+        let Some((segment, from)) = self.segment_ahead(id, after) else { return Ok(true) };
+        let offset = segment.offset_before(from, SEGMENT_HEADER);
+        let last = lock(&self.inner).segments.last().is_some_and(|last| last.number == segment.number);
+        Ok(last && offset.is_some_and(|offset| segment.end.saturating_sub(offset) <= NEAR_BYTES))
     }
 
     /// The segment that has the next entries of a queue behind a sequence, and the first sequence that may be one of them.

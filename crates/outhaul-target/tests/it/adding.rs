@@ -16,7 +16,8 @@ const TEST: &str = include_str!("../../../../xtask/templates/target/conformance.
 
 #[test]
 fn the_page_shows_this_code_and_all_of_it() {
-    let blocks: Vec<&str> = PAGE.split("```rust\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let blocks: Vec<&str> =
+        PAGE.split("```rust\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
     for block in &blocks {
         assert!(TARGET.contains(block) || TEST.contains(block), "not in the code:\n{block}");
     }
