@@ -1,5 +1,6 @@
 //! The target of `docs/adding-a-target.md`, which is what `cargo xtask new-target` begins with.
 
+#[expect(unreachable_pub, reason = "it is the root of a crate elsewhere")]
 mod target {
     include!("../../../../xtask/templates/target/lib.rs");
 }
@@ -33,4 +34,10 @@ fn target_and_test_have_less_than_a_hundred_lines() {
     let code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
     let count = TARGET.lines().chain(TEST.lines()).filter(code).count();
     assert!(count < 100, "{count} lines of code");
+}
+
+#[test]
+fn its_destination_has_no_credentials() {
+    let uri = outhaul_target::TargetUri::parse("lines://me:pw@h:1/?outhaul.timeout=1s").unwrap();
+    assert_eq!(target::Lines::from_uri(uri).unwrap().destination(), "lines://h:1/");
 }
