@@ -3,7 +3,6 @@
 use std::num::NonZeroU64;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use futures_util::FutureExt;
 use outhaul_target::{Attempt, BatchOrder, DeliveryError, ErrorKind};
@@ -160,7 +159,7 @@ impl Worker {
         self.probed = false;
         self.flying.extend(&sequences);
         self.noted = false;
-        let (at, mut bytes) = (SystemTime::now(), 0);
+        let (at, mut bytes) = (self.setup.log.now(), 0);
         let mut attempts = Vec::with_capacity(sequences.len());
         for &sequence in &sequences {
             let Some(entry) = self.lanes.get_mut(sequence) else { continue };

@@ -10,8 +10,10 @@ use outhaul_runtime::{
     AdmitError, Change, ChangeError, Health, Leftover, Removed, Repoint, Runtime, State, TargetStatus,
 };
 
-use crate::gate::{Ask, Gate, Journal, check_sums, gate_spec, notes};
-use crate::support::{Scripted, admit, event, name, options, pass, send, settled, spec, start_on};
+use crate::gate::{Ask, Gate, Journal, gate_spec, notes};
+use crate::support::{
+    Scripted, admit, check_sums, event, name, options, pass, send, settled, spec, start_on,
+};
 
 fn of(runtime: &Runtime, target: &str) -> TargetStatus {
     check_sums(runtime);

@@ -13,6 +13,7 @@ mod moves;
 mod poisons;
 mod promises;
 mod random;
+mod sim;
 mod support;
 mod traps;
 mod verbs;

@@ -10,8 +10,10 @@ use outhaul_runtime::{
     EntryAnswer, EntryCursor, EntryInfo, EntryQuery, EntryState, Runtime, State, TargetStatus,
 };
 
-use crate::gate::{Gate, Journal, check_sums, gate_spec, notes};
-use crate::support::{Scripted, admit, event, name, only, options, pass, send, settled, spec, start_on};
+use crate::gate::{Gate, Journal, gate_spec, notes};
+use crate::support::{
+    Scripted, admit, check_sums, event, name, only, options, pass, send, settled, spec, start_on,
+};
 
 fn uid(sequence: u64) -> Uid {
     Uid { queue: name("a"), sequence }
