@@ -206,11 +206,14 @@ impl Worker {
             reply(asked, Err(failure));
             return Ok(());
         }
+        if self.flying.contains(&sequence) || self.control.moving.contains(&sequence) {
+            self.control.discards.entry(sequence).or_default().push(asked);
+            return Ok(());
+        }
         let place = match self.lanes.get(sequence) {
             Some(entry) => {
                 let lane = entry.lane;
-                let busy = self.flying.contains(&sequence) || self.control.moving.contains(&sequence);
-                let Some(entry) = (!busy).then(|| self.lanes.remove(sequence)).flatten() else {
+                let Some(entry) = self.lanes.remove(sequence) else {
                     self.control.discards.entry(sequence).or_default().push(asked);
                     return Ok(());
                 };

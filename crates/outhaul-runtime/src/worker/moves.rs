@@ -64,7 +64,8 @@ impl Moves {
     }
 
     /// Of an entry that is not to be sent: it is unreadable, or suspected of having crashed the process.
-    pub(crate) fn add_unsent(&mut self, entry: Entry, now: SystemTime) {
+    /// False: it cannot be, and stays where it is.
+    pub(crate) fn add_unsent(&mut self, entry: Entry, now: SystemTime) -> bool {
         let crashes = entry.crashes;
         let copy = match &entry.event {
             Err(unreadable) => FailedEntry::unreadable(&entry, unreadable, now),
@@ -84,8 +85,9 @@ impl Moves {
                 Some(FailedEntry { uid, dedup_id, event, admitted_ms, failure })
             }
         };
-        let Some(copy) = copy else { return };
+        let Some(copy) = copy else { return false };
         self.pending.push(Move { place: entry.place, entry: copy });
+        true
     }
 
     /// What is to be moved now, if nothing is under way.

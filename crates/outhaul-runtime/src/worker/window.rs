@@ -334,8 +334,11 @@ impl Worker {
 
     /// Has an entry that is never sent moved to the failed store.
     fn move_out(&mut self, entry: Entry) {
-        self.suspects.remove(&entry.place.uid.sequence);
-        self.moves.add_unsent(entry, self.setup.log.now());
+        let sequence = entry.place.uid.sequence;
+        self.suspects.remove(&sequence);
+        if self.moves.add_unsent(entry, self.setup.log.now()) {
+            self.control.moving(sequence);
+        }
     }
 
     /// Moves out what is too much for the queue, or too old.

@@ -12,7 +12,7 @@ use outhaul_runtime::{
 
 use crate::gate::{Ask, Gate, Journal, gate_spec, notes};
 use crate::support::{
-    Scripted, admit, check_sums, event, name, options, pass, send, settled, spec, start_on,
+    Checked, Scripted, admit, check_sums, event, name, options, pass, send, settled, spec, start_on,
 };
 
 fn of(runtime: &Runtime, target: &str) -> TargetStatus {
@@ -21,7 +21,7 @@ fn of(runtime: &Runtime, target: &str) -> TargetStatus {
     found.unwrap_or_else(|| panic!("no {target}"))
 }
 
-async fn none() -> Runtime {
+async fn none() -> Checked {
     start_on(Store::memory(), Vec::new()).await.unwrap()
 }
 

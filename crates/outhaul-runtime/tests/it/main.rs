@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
+mod alone;
 mod blame;
+mod clocks;
 mod delivery;
 mod far;
 mod gate;
@@ -15,5 +17,6 @@ mod promises;
 mod random;
 mod sim;
 mod support;
+mod throttle;
 mod traps;
 mod verbs;

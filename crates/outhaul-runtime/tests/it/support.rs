@@ -185,12 +185,41 @@ pub(crate) fn spec(text: &str, target: &Scripted, options: TargetOptions) -> Tar
     TargetSpec::new(name(text), Arc::new(target.clone()), options, format!("test:{text}"))
 }
 
-pub(crate) async fn start_on(store: Store, targets: Vec<TargetSpec>) -> Result<Runtime, StartError> {
-    Runtime::start(store, targets, RuntimeOptions { seed: Some(7), ..RuntimeOptions::default() }).await
+/// A runtime whose sums are right when a test is done with it, whatever the test is about.
+pub(crate) struct Checked(Runtime);
+
+impl Checked {
+    pub(crate) async fn start(
+        store: Store,
+        targets: Vec<TargetSpec>,
+        options: RuntimeOptions,
+    ) -> Result<Self, StartError> {
+        Runtime::start(store, targets, options).await.map(Self)
+    }
+}
+
+impl std::ops::Deref for Checked {
+    type Target = Runtime;
+
+    fn deref(&self) -> &Runtime {
+        &self.0
+    }
+}
+
+impl Drop for Checked {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            check_sums(&self.0);
+        }
+    }
+}
+
+pub(crate) async fn start_on(store: Store, targets: Vec<TargetSpec>) -> Result<Checked, StartError> {
+    Checked::start(store, targets, RuntimeOptions { seed: Some(7), ..RuntimeOptions::default() }).await
 }
 
 /// A runtime in memory with one target named `a`.
-pub(crate) async fn start(target: &Scripted, options: TargetOptions) -> Runtime {
+pub(crate) async fn start(target: &Scripted, options: TargetOptions) -> Checked {
     start_on(Store::memory(), vec![spec("a", target, options)]).await.unwrap()
 }
 

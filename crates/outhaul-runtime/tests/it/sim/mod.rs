@@ -4,8 +4,8 @@
 //!
 //! `OUTHAUL_TEST_SEED` sets the first seed, `OUTHAUL_TEST_SCALE` multiplies the histories; a failure prints its seed.
 
-mod receiver;
-mod world;
+pub(crate) mod receiver;
+pub(crate) mod world;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,15 +16,14 @@ use outhaul_runtime::event::Uid;
 use outhaul_runtime::store::{AppendError, Log, Receipt, RequeueError, SimDisk, SimFileSystem};
 use outhaul_runtime::target::ErrorKind;
 use outhaul_runtime::{
-    AdmitError, ChangeError, EntryAnswer, EntryInfo, EntryQuery, EntryState, Leftover, Notice, Runtime,
-    TargetSpec,
+    AdmitError, ChangeError, EntryAnswer, EntryInfo, EntryQuery, EntryState, Leftover, Notice, TargetSpec,
 };
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 
 use self::receiver::{Mood, Poison};
 use self::world::{NAMES, World};
-use crate::support::{name, pass, scale, seed};
+use crate::support::{Checked, name, pass, scale, seed};
 
 /// Histories of one ordinary run.
 const HISTORIES: u64 = 60;
@@ -73,7 +72,7 @@ enum Came {
 
 /// One process.
 struct Process {
-    runtime: Runtime,
+    runtime: Checked,
     log: Arc<dyn Log>,
     fs: SimFileSystem,
     notices: broadcast::Receiver<Notice>,

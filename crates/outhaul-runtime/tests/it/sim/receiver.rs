@@ -63,8 +63,8 @@ struct State {
     mood: Mood,
     poisons: BTreeMap<u64, Poison>,
     known: BTreeMap<u64, Known>,
-    /// The events that were acknowledged.
-    acknowledged: BTreeSet<u64>,
+    /// The events that were acknowledged, and when that was first.
+    acknowledged: BTreeMap<u64, Instant>,
     /// Entries, and their pids, of attempts that run.
     here: BTreeMap<u64, Option<String>>,
     /// Per pid, the entry that arrived last for the first time.
@@ -93,7 +93,7 @@ impl Receiver {
             mood: Mood::Good,
             poisons: BTreeMap::new(),
             known: BTreeMap::new(),
-            acknowledged: BTreeSet::new(),
+            acknowledged: BTreeMap::new(),
             here: BTreeMap::new(),
             arrived: BTreeMap::new(),
             crash: false,
@@ -157,7 +157,17 @@ impl Receiver {
     }
 
     pub(crate) fn has(&self, id: u64) -> bool {
-        self.state().acknowledged.contains(&id)
+        self.state().acknowledged.contains_key(&id)
+    }
+
+    /// When an event was acknowledged first.
+    pub(crate) fn acknowledged_at(&self, id: u64) -> Option<Instant> {
+        self.state().acknowledged.get(&id).copied()
+    }
+
+    /// When anything was acknowledged first after an instant.
+    pub(crate) fn first_after(&self, after: Instant) -> Option<Instant> {
+        self.state().acknowledged.values().copied().filter(|at| *at >= after).min()
     }
 
     /// An entry must not come again.
@@ -259,7 +269,7 @@ impl State {
             *before = sequence;
         }
         if acknowledged {
-            self.acknowledged.insert(id);
+            self.acknowledged.entry(id).or_insert_with(Instant::now);
             self.known.entry(sequence).or_default().acknowledged.insert(life);
         }
     }

@@ -15,7 +15,7 @@ use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use super::receiver::Receiver;
-use crate::support::{check_sums, event, name, options};
+use crate::support::{Checked, check_sums, event, name, options};
 
 pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -64,7 +64,7 @@ pub(crate) async fn open(fs: &SimFileSystem, wall: &Wall) -> Result<Store, Store
 }
 
 /// A process, its log, and the targets that it began with.
-pub(crate) type Started = (Runtime, Arc<dyn Log>, Vec<TargetSpec>);
+pub(crate) type Started = (Checked, Arc<dyn Log>, Vec<TargetSpec>);
 
 pub(crate) struct World {
     pub(crate) seed: u64,
@@ -143,7 +143,7 @@ impl World {
         let log = Arc::clone(store.log());
         let specs: Vec<_> = self.configured.clone().into_iter().map(|name| self.spec(name)).collect();
         let options = RuntimeOptions { seed: Some(self.random.u64(..)), ..RuntimeOptions::default() };
-        match Runtime::start(store, specs.clone(), options).await {
+        match Checked::start(store, specs.clone(), options).await {
             Ok(runtime) => Ok((runtime, log, specs)),
             Err(outhaul_runtime::StartError::Store(error)) => Err(error),
             Err(error) => panic!("{self}: {error}"),
