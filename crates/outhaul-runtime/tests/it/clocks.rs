@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outhaul_runtime::event::{Event, Uid};
-use outhaul_runtime::store::{Discard, Kept, Log, SimDisk, SimFileSystem};
+use outhaul_runtime::store::{Discard, Log, SimDisk, SimFileSystem};
 use outhaul_runtime::target::{DeliveryError, ErrorKind, OnExhausted, TargetOptions};
 use outhaul_runtime::{EntryAnswer, Notice};
 use tokio::task::JoinSet;
@@ -140,24 +140,6 @@ async fn a_move_that_fails_tells_nothing_leaves_the_entry_and_heals_by_itself() 
     told.extend(std::iter::from_fn(|| notices.try_recv().ok()));
     assert_eq!(told.iter().filter(|notice| rejected(notice)).count(), 1, "{told:?}");
     assert_eq!(target.seen().len(), 1, "it is not sent again for it");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_removal_that_is_lost_after_its_copy_leaves_one_copy() {
-    let (fs, wall, target) = (SimFileSystem::default(), wall(), rejecting());
-    let (runtime, _) = begin(&fs, &wall, &target, options()).await;
-    send(&runtime, [(1, "p")]).await;
-    settled(&runtime).await;
-    // The copy was synced; the removal was not written yet.
-    let disk = fs.disk().crash_with(|_| Kept::Nothing);
-    drop(runtime);
-    for _ in 0..2 {
-        let fs = SimFileSystem::new(disk.clone());
-        let (runtime, _) = begin(&fs, &wall, &target, options()).await;
-        pass(Duration::from_secs(10)).await;
-        assert_eq!((only(&runtime).waiting, runtime.failed().count(None)), (0, 1));
-        assert_eq!(target.seen().len(), 1);
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,6 +10,7 @@ mod far;
 mod gate;
 mod health;
 mod histories;
+mod kept;
 mod lifecycle;
 mod moves;
 mod poisons;
