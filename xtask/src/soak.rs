@@ -11,7 +11,8 @@ use crate::cmd;
 use crate::test::SLOW_SCALE;
 
 /// The slow suites: a package, and how the names of its tests begin.
-const SUITES: &[(&str, &str)] = &[("outhaul-store", "sim_"), ("outhaul-cli", "crash_")];
+const SUITES: &[(&str, &str)] =
+    &[("outhaul-store", "sim_"), ("outhaul-runtime", "sim_"), ("outhaul-cli", "crash_")];
 
 #[derive(Args)]
 pub(crate) struct Options {

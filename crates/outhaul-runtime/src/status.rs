@@ -223,9 +223,9 @@ pub(crate) fn status(
     queue: QueueStats,
     worker: Option<WorkerStatus>,
     failed: Option<&FailedStats>,
+    now: SystemTime,
 ) -> TargetStatus {
     let worker = worker.unwrap_or_else(|| WorkerStatus { state: State::Orphan, ..WorkerStatus::new("") });
-    let now = SystemTime::now();
     let ago = |time: SystemTime| now.duration_since(time).unwrap_or_default().as_secs_f64();
     let oldest = worker.oldest.filter(|_| queue.waiting > 0);
     let until = worker.next_trial.map(|at| at.saturating_duration_since(Instant::now()));

@@ -78,7 +78,7 @@ pub use journal::{Journal, JournalOptions, OpenWatch, Upkeep};
 pub use log::{
     Admission, Damage, Durability, Entry, Input, Lease, Log, OpenReport, Origin, Outcome, Place,
     QueueSettings, QueueStats, ReadBatch, Receipt, RetryState, Scan, ScanRow, Settlement, Shards, Unreadable,
-    WhenFull, pid_hash,
+    WallClock, WhenFull, pid_hash,
 };
 pub use memory::MemoryLog;
 pub use outhaul_event as event;

@@ -101,6 +101,11 @@ pub trait Log: Send + Sync + 'static {
         None
     }
 
+    /// The wall clock by which events were admitted, and by which retries are remembered.
+    fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
     /// Whether the process before this one ended without closing the log.
     fn ended_unclean(&self) -> bool {
         false
@@ -162,6 +167,34 @@ pub trait Lease: Send + Sync + 'static {
 
     /// Announces the last durable sequence of a queue, whenever it grows.
     fn watch(&self, queue: &TargetName) -> Result<watch::Receiver<u64>, StoreError>;
+}
+
+/// Tells the time of day. The default is the machine's clock.
+#[derive(Clone)]
+pub struct WallClock(Arc<dyn Fn() -> SystemTime + Send + Sync>);
+
+impl WallClock {
+    /// A clock that tells what the function tells.
+    pub fn new(now: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    /// What it shows.
+    pub fn now(&self) -> SystemTime {
+        (self.0)()
+    }
+}
+
+impl Default for WallClock {
+    fn default() -> Self {
+        Self::new(SystemTime::now)
+    }
+}
+
+impl std::fmt::Debug for WallClock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WallClock")
+    }
 }
 
 /// Which shards a lease is asked for.

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::StoreError;
 use crate::failed::{FailedEntry, FailedOptions, FailedStore, Logged, Medium, Repaired};
 use crate::fs::{FileSystem, Lock, OsFileSystem, read_whole, write_atomically};
-use crate::journal::{FORMAT, Journal, JournalOptions, OpenWatch};
+use crate::journal::{FORMAT, Journal, JournalOptions, OpenWatch, Upkeep};
 use crate::log::{Damage, Durability, Lease, Log, OpenReport, Outcome, Settlement, Shards};
 use crate::memo::Memos;
 use crate::memory::MemoryLog;
@@ -123,6 +123,7 @@ pub struct Store {
     log: Arc<dyn Log>,
     failed: Arc<FailedStore>,
     memos: Memos,
+    upkeep: Upkeep,
     _lock: Option<Arc<dyn Lock>>,
 }
 
@@ -164,13 +165,13 @@ impl Store {
         let (own, opened, disk) = (dir.to_owned(), options.clone(), Arc::clone(&fs));
         let open = move || open_engine(disk, &own, &opened);
         let memos = Memos::Disk { fs: Arc::clone(&fs), dir: dir.to_owned(), read_only: options.read_only };
-        let (lock, log, medium) =
-            tokio::task::spawn_blocking(open).await.unwrap_or(Err(StoreError::Closed))?;
+        let upkeep = options.journal.upkeep;
+        let (lock, log, medium) = upkeep.blocking(open).await?;
         guard.0 = None;
         let failed =
             FailedStore::new(medium, Arc::clone(&log), options.failed, memos.clone(), options.read_only);
         let engine = options.engine;
-        let store = Self { engine, log, failed: Arc::new(failed), memos, _lock: Some(lock) };
+        let store = Self { engine, log, failed: Arc::new(failed), memos, upkeep, _lock: Some(lock) };
         store.failed.load().await?;
         // What RustFS left never was in a queue of ours.
         let left = store.failed.left_queue().into_iter().map(|uid| uid.sequence);
@@ -189,9 +190,9 @@ impl Store {
 
     fn in_memory(options: FailedOptions) -> Self {
         let log: Arc<dyn Log> = Arc::new(MemoryLog::default());
-        let (memos, medium) = (Memos::memory(), Arc::new(Logged::memory()));
+        let (memos, medium, upkeep) = (Memos::memory(), Arc::new(Logged::memory()), Upkeep::default());
         let failed = FailedStore::new(medium, Arc::clone(&log), options, memos.clone(), false);
-        Self { engine: Engine::Memory, log, failed: Arc::new(failed), memos, _lock: None }
+        Self { engine: Engine::Memory, log, failed: Arc::new(failed), memos, upkeep, _lock: None }
     }
 
     /// Which engine a data directory belongs to. None: nothing was written there yet.
@@ -220,7 +221,7 @@ impl Store {
     /// A small note of the program, as it was set last; None if it never was. `name` is a plain word.
     pub async fn memo(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let (memos, name) = (self.memos.clone(), name.to_owned());
-        tokio::task::spawn_blocking(move || memos.get(&name)).await.unwrap_or(Err(StoreError::Closed))
+        self.upkeep.blocking(move || memos.get(&name)).await
     }
 
     /// Replaces a small note of at most 1 MiB as a whole; durable when it resolves.
@@ -228,9 +229,7 @@ impl Store {
     /// Dropping the future does not take it back.
     pub async fn set_memo(&self, name: &str, content: Vec<u8>) -> Result<(), StoreError> {
         let (memos, name) = (self.memos.clone(), name.to_owned());
-        tokio::task::spawn_blocking(move || memos.set(&name, content))
-            .await
-            .unwrap_or(Err(StoreError::Closed))
+        self.upkeep.blocking(move || memos.set(&name, content)).await
     }
 
     /// What recovery found in both logs, for a person. Files are named from the data directory.

@@ -142,7 +142,7 @@ impl Manager {
                 if !wanted(&entry) {
                     continue;
                 }
-                let info = info(&entry, known.get(&after));
+                let info = info(&entry, known.get(&after), self.store.log().now());
                 if query.state.is_none_or(|state| state == info.state) {
                     page.entries.push(info);
                 }
@@ -222,11 +222,10 @@ fn pid_of(entry: &Entry) -> Option<&str> {
     entry.event.as_ref().ok()?.pid()
 }
 
-fn info(entry: &Entry, known: Option<&Known>) -> EntryInfo {
+fn info(entry: &Entry, known: Option<&Known>, now: SystemTime) -> EntryInfo {
     let stored = entry.retry.map_or(0, |retry| retry.attempts);
     let known = known.cloned().unwrap_or_default();
     let attempts = known.attempts.unwrap_or(stored);
-    let now = SystemTime::now();
     let waits = known.next_attempt.map(|at| now + at.saturating_duration_since(Instant::now()));
     let noted = entry.retry.map(|retry| retry.not_before).filter(|at| *at > now);
     let state = match (known.in_flight, attempts) {

@@ -360,14 +360,14 @@ impl Manager {
     /// One picture of all targets and orphans, sorted by name.
     pub(crate) fn targets(&self) -> Vec<TargetStatus> {
         let failure = self.store.log().failure();
-        let slots = lock(&self.slots).clone();
+        let (slots, now) = (lock(&self.slots).clone(), self.store.log().now());
         let (failed, disk_full) = (self.store.failed().stats(), self.store.log().disk_full());
         let queues = self.store.log().stats().into_iter();
         let shown = queues.filter(|queue| queue.attached || queue.waiting > 0);
         let joined = shown.map(|queue| {
             let slot = slots.get(&queue.name);
             let failed = failed.iter().find(|failed| failed.target == queue.name);
-            let mut status = status(queue, slot.map(|slot| slot.shown()), failed);
+            let mut status = status(queue, slot.map(|slot| slot.shown()), failed, now);
             // What is wrong with the target itself is told first.
             if disk_full && status.health == crate::Health::Online {
                 (status.health, status.reason) = (crate::Health::Degraded, "disk_full");

@@ -1,7 +1,7 @@
 //! Booking: what an attempt, a probe or a move came to.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use outhaul_store::{AppendError, Outcome, RetryState, Rule, Settlement, StoreError};
 use outhaul_target::{DeliveryError, OnReject, Verdict};
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::lanes::LaneKey;
 use super::moves::Move;
-use super::{Done, Ended, MOVE_BACKOFF, Worker, age};
+use super::{Done, Ended, MOVE_BACKOFF, Worker};
 use crate::notice::Notice;
 use crate::policy::Step;
 
@@ -163,7 +163,7 @@ impl Worker {
             self.tell(Notice::Resumed { target: self.setup.name.clone() });
         }
         self.last_good = true;
-        self.last_success = Some(SystemTime::now());
+        self.last_success = Some(self.setup.log.now());
         self.last_reason = "reachable";
         let Some(entry) = self.lanes.end(sequence) else { return };
         self.lanes.proven(entry.lane);
@@ -187,8 +187,8 @@ impl Worker {
         error: &DeliveryError,
     ) -> Option<Option<Duration>> {
         let held = self.policy.hold().map(|hold| hold.cause);
+        let age = self.age(self.lanes.get(sequence)?.admitted_at);
         let entry = self.lanes.get_mut(sequence)?;
-        let age = age(entry.admitted_at);
         let step =
             self.policy.failed(now, (sequence, lane), &mut entry.history.tried, age, (trial, mixed), error);
         let (uid, place, attempts) =
@@ -214,7 +214,7 @@ impl Worker {
             _ => None,
         };
         if let Some(wait) = wait {
-            let not_before = SystemTime::now() + wait;
+            let not_before = self.setup.log.now() + wait;
             let outcome = Outcome::Retry(RetryState { attempts, not_before });
             self.settlements.push(Settlement { place, outcome });
         }

@@ -5,7 +5,6 @@
 //! verdict is there.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::time::SystemTime;
 
 use outhaul_store::event::TargetName;
 use outhaul_store::{Entry, Outcome, Place, RetryState, Settlement, StoreError};
@@ -191,7 +190,7 @@ impl Worker {
             }
         };
         if attempts > 0 {
-            let outcome = Outcome::Retry(RetryState { attempts, not_before: SystemTime::now() });
+            let outcome = Outcome::Retry(RetryState { attempts, not_before: self.setup.log.now() });
             self.settlements.push(Settlement { place, outcome });
         }
         if self.lanes.first(lane) == Some(sequence) {
@@ -205,11 +204,19 @@ impl Worker {
         sequence: u64,
         asked: oneshot::Sender<Result<Gone, StoreError>>,
     ) -> Result<(), StoreError> {
+        if let Some(failure) = self.setup.log.failure() {
+            // What was delivered still stands there, and nothing can be removed.
+            reply(asked, Err(failure));
+            return Ok(());
+        }
+        if self.flying.contains(&sequence) || self.control.moving.contains(&sequence) {
+            self.control.discards.entry(sequence).or_default().push(asked);
+            return Ok(());
+        }
         let place = match self.lanes.get(sequence) {
             Some(entry) => {
                 let lane = entry.lane;
-                let busy = self.flying.contains(&sequence) || self.control.moving.contains(&sequence);
-                let Some(entry) = (!busy).then(|| self.lanes.remove(sequence)).flatten() else {
+                let Some(entry) = self.lanes.remove(sequence) else {
                     self.control.discards.entry(sequence).or_default().push(asked);
                     return Ok(());
                 };

@@ -611,15 +611,16 @@ impl Lanes {
         fronts.next().map(Pending::sequence)
     }
 
-    /// The oldest, or the youngest, loaded entry that never failed, can be sent, and is of use.
+    /// The oldest loaded entry that never failed, can be sent, and is of use; or the youngest, best of a lane that was
+    /// delivered to.
     pub(crate) fn fresh(&self, youngest: bool, usable: impl Fn(u64) -> bool) -> Option<u64> {
         let [fresh, proven, _] = &self.ready;
-        let each = [fresh, proven].map(|class| {
-            let mut sequences = class.keys().copied();
-            if youngest { sequences.rfind(|s| usable(*s)) } else { sequences.find(|s| usable(*s)) }
-        });
-        let each = each.into_iter().flatten();
-        if youngest { each.max() } else { each.min() }
+        if youngest {
+            let youngest = |class: &BTreeMap<u64, LaneKey>| class.keys().rev().copied().find(|s| usable(*s));
+            return youngest(proven).or_else(|| youngest(fresh));
+        }
+        let each = [fresh, proven].map(|class| class.keys().copied().find(|s| usable(*s)));
+        each.into_iter().flatten().min()
     }
 
     /// When the oldest loaded entry was admitted.

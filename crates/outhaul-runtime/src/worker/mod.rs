@@ -133,6 +133,8 @@ struct Worker {
     probed: bool,
     settlements: Vec<Settlement>,
     control: Control,
+    /// The log had failed before: what an earlier worker delivered since is not known, and not sent again.
+    blind: bool,
     closed: HashSet<LaneKey>,
     /// What is with the target; `noted`: the store knows.
     flying: BTreeSet<u64>,
@@ -187,6 +189,7 @@ pub(crate) async fn run(setup: Setup) -> Result<(), StoreError> {
         probed: false,
         settlements: Vec::new(),
         control: Control::new(setup.paused),
+        blind: setup.log.failure().is_some(),
         closed: HashSet::new(),
         retried: earlier.retried,
         abandoned: earlier.abandoned,
@@ -222,14 +225,14 @@ impl Worker {
             self.lanes.wake(now);
             self.read(now).await?;
             self.evict(now).await?;
-            if !self.control.paused {
+            if !self.is_quiet() {
                 self.send(now);
             }
             self.note_flying()?;
             self.warn_of_filling();
             self.show_state(now);
             // A pause does nothing about what is due already.
-            let due = self.next_due(now).filter(|&due| due > now || !self.control.paused);
+            let due = self.next_due(now).filter(|&due| due > now || !self.is_quiet());
             tokio::select! {
                 biased;
                 Some(done) = self.tasks.join_next(), if !self.tasks.is_empty() => self.done(done).await?,
@@ -302,7 +305,7 @@ impl Worker {
     fn give_up(&mut self, sequence: u64, rule: Rule, error: Option<&DeliveryError>) {
         if let Some(pending) = self.lanes.get(sequence) {
             self.control.moving(sequence);
-            self.moves.add(pending, rule, error);
+            self.moves.add(pending, rule, error, self.setup.log.now());
         }
     }
 
@@ -365,6 +368,22 @@ impl Worker {
         }
     }
 
+    fn is_quiet(&self) -> bool {
+        self.control.paused || self.blind
+    }
+
+    fn age(&self, admitted_at: SystemTime) -> Duration {
+        self.setup.log.now().duration_since(admitted_at).unwrap_or_default()
+    }
+
+    /// What was remembered of an entry. A clock that jumped delays it by no more than the longest backoff.
+    fn tried(&self, entry: &Entry, now: Instant) -> (Tried, Option<Instant>) {
+        let Some(retry) = entry.retry else { return (Tried::default(), None) };
+        let wait = retry.not_before.duration_since(self.setup.log.now()).unwrap_or_default();
+        let wait = wait.min(self.setup.options.backoff_max);
+        (Tried::again(retry.attempts), (!wait.is_zero()).then(|| now + wait))
+    }
+
     fn next_due(&self, now: Instant) -> Option<Instant> {
         let trial = match self.policy.permission(now) {
             Permission::Nothing(until) => Some(until),
@@ -372,7 +391,7 @@ impl Worker {
         };
         let expiry = self.setup.options.age_max.and_then(|max| {
             let oldest = self.lanes.idle_fronts().map(|entry| entry.admitted_at).min()?;
-            self.policy.expires(max).then(|| now + max.saturating_sub(age(oldest)))
+            self.policy.expires(max).then(|| now + max.saturating_sub(self.age(oldest)))
         });
         // Nothing is sent before the trial, whatever else is due.
         let lanes = self.lanes.next_due().filter(|_| trial.is_none());
@@ -449,15 +468,4 @@ impl Worker {
 
 fn panicked() -> DeliveryError {
     DeliveryError::new(ErrorKind::Unavailable).with_detail("the target panicked: a defect of its code")
-}
-
-fn age(admitted_at: SystemTime) -> Duration {
-    SystemTime::now().duration_since(admitted_at).unwrap_or_default()
-}
-
-/// What was remembered of an entry. A clock that jumped delays it by no more than the longest backoff.
-fn tried(entry: &Entry, now: Instant, backoff_max: Duration) -> (Tried, Option<Instant>) {
-    let Some(retry) = entry.retry else { return (Tried::default(), None) };
-    let wait = retry.not_before.duration_since(SystemTime::now()).unwrap_or_default().min(backoff_max);
-    (Tried::again(retry.attempts), (!wait.is_zero()).then(|| now + wait))
 }

@@ -33,7 +33,13 @@ impl Moves {
         self.overflowing
     }
 
-    pub(crate) fn add(&mut self, pending: &Pending, rule: Rule, error: Option<&DeliveryError>) {
+    pub(crate) fn add(
+        &mut self,
+        pending: &Pending,
+        rule: Rule,
+        error: Option<&DeliveryError>,
+        now: SystemTime,
+    ) {
         self.overflowing += u64::from(rule == Rule::Overflow);
         let history = &pending.history;
         let failure = Failure {
@@ -43,7 +49,7 @@ impl Moves {
             attempts: history.tried.attempts.max(history.sent),
             first_attempt_ms: millis(history.first_attempt),
             last_attempt_ms: millis(history.last_attempt),
-            failed_ms: unix_millis(SystemTime::now()),
+            failed_ms: unix_millis(now),
         };
         self.pending.push(Move {
             place: pending.place.clone(),
@@ -58,8 +64,9 @@ impl Moves {
     }
 
     /// Of an entry that is not to be sent: it is unreadable, or suspected of having crashed the process.
-    pub(crate) fn add_unsent(&mut self, entry: Entry) {
-        let (crashes, now) = (entry.crashes, SystemTime::now());
+    /// False: it cannot be, and stays where it is.
+    pub(crate) fn add_unsent(&mut self, entry: Entry, now: SystemTime) -> bool {
+        let crashes = entry.crashes;
         let copy = match &entry.event {
             Err(unreadable) => FailedEntry::unreadable(&entry, unreadable, now),
             Ok(event) => {
@@ -78,8 +85,9 @@ impl Moves {
                 Some(FailedEntry { uid, dedup_id, event, admitted_ms, failure })
             }
         };
-        let Some(copy) = copy else { return };
+        let Some(copy) = copy else { return false };
         self.pending.push(Move { place: entry.place, entry: copy });
+        true
     }
 
     /// What is to be moved now, if nothing is under way.

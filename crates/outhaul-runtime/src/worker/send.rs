@@ -3,13 +3,12 @@
 use std::num::NonZeroU64;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use futures_util::FutureExt;
 use outhaul_target::{Attempt, BatchOrder, DeliveryError, ErrorKind};
 use tokio::time::Instant;
 
-use super::{Done, Ended, Worker, lanes, panicked};
+use super::{Done, Ended, Worker, panicked};
 use crate::policy::Permission;
 
 impl Worker {
@@ -109,14 +108,18 @@ impl Worker {
             return;
         }
         let youngest = self.policy.trial_takes_youngest();
-        let accused = |entry: &lanes::Pending| self.policy.is_accused(entry.sequence());
-        let first = |usable: &dyn Fn(&lanes::Pending) -> bool| self.lanes.idle(usable);
         let chosen = self.lanes.fresh(youngest, |sequence| !self.policy.is_accused(sequence));
-        let chosen = chosen.or_else(|| first(&|entry| !accused(entry) && !entry.history.tried.suspect));
+        // Each of them in turn, suspects last: one that failed while the target flapped may be good.
+        let idle = |suspects: bool, forgiven: bool| {
+            self.lanes.idle(|entry| {
+                let (sequence, suspect) = (entry.sequence(), entry.history.tried.suspect);
+                let accused = !forgiven && self.policy.is_accused(sequence);
+                suspect == suspects && !accused && !self.is_barred(sequence)
+            })
+        };
+        let chosen = chosen.or_else(|| idle(false, false)).or_else(|| idle(true, false));
         // All were accused: all are forgiven.
-        let again = chosen
-            .is_none()
-            .then(|| first(&|entry| !entry.history.tried.suspect).or_else(|| first(&|_| true)));
+        let again = chosen.is_none().then(|| idle(false, true).or_else(|| idle(true, true)));
         if again.is_some() {
             self.policy.forget_accused();
         }
@@ -129,7 +132,7 @@ impl Worker {
 
     /// A trial before its time, where only entries that had failed before are to blame for the hold.
     fn early_trial(&mut self, now: Instant) {
-        if self.trial_running || !self.suspects.is_empty() || !self.policy.allows_early_trial() {
+        if self.trial_running || !self.policy.allows_early_trial() || self.next_suspect().is_some() {
             return;
         }
         if let Some(fresh) = self.lanes.fresh(true, |_| true)
@@ -160,7 +163,7 @@ impl Worker {
         self.probed = false;
         self.flying.extend(&sequences);
         self.noted = false;
-        let (at, mut bytes) = (SystemTime::now(), 0);
+        let (at, mut bytes) = (self.setup.log.now(), 0);
         let mut attempts = Vec::with_capacity(sequences.len());
         for &sequence in &sequences {
             let Some(entry) = self.lanes.get_mut(sequence) else { continue };

@@ -50,30 +50,34 @@ impl Worker {
 
     /// Loads what the next suspect waits for.
     pub(super) async fn load_suspect(&mut self, now: Instant) -> Result<(), StoreError> {
-        let front = self.suspects.first_key_value().and_then(|(_, &key)| self.lanes.front(key));
-        match front {
+        match self.due_suspect().and_then(|key| self.lanes.front(key)) {
             Some(front) if self.lanes.get(front).is_none() => self.load_front(front, 1, now).await,
             _ => Ok(()),
         }
     }
 
-    /// The next entry that is to be sent alone, if there is one; None inside: not before something has ended.
+    /// The next entry that is to be sent alone, if there is one; None inside: not before something has ended. One that
+    /// waits for its time, or for a person, keeps nobody waiting until then.
     pub(super) fn next_suspect(&mut self) -> Option<Option<u64>> {
-        while let Some((&sequence, &key)) = self.suspects.first_key_value() {
-            match self.lanes.front(key) {
-                // It left the queue, or waits for its time or a person.
-                Some(front)
-                    if front > sequence || self.lanes.is_waiting(key) || self.lanes.is_closed(key) => {}
-                Some(front) => {
-                    let idle = self.running == 0 && self.lanes.get(front).is_some();
-                    return Some(idle.then_some(front));
-                }
-                None if self.lanes.has(key) => return Some(None),
-                None => {}
-            }
-            self.suspects.remove(&sequence);
-        }
-        None
+        let lanes = &self.lanes;
+        // What has left the queue is suspected no longer.
+        self.suspects.retain(|&sequence, &mut key| match lanes.front(key) {
+            Some(front) => front <= sequence,
+            None => lanes.has(key),
+        });
+        let front = self.lanes.front(self.due_suspect()?);
+        Some(front.filter(|&front| self.running == 0 && self.lanes.get(front).is_some()))
+    }
+
+    /// The lane of the first suspect that does not wait.
+    fn due_suspect(&self) -> Option<LaneKey> {
+        let waits = |key| self.lanes.is_waiting(key) || self.lanes.is_closed(key);
+        self.suspects.values().copied().find(|&key| !waits(key))
+    }
+
+    /// Whether an entry is suspected of a crash, and would not be alone now.
+    pub(super) fn is_barred(&self, sequence: u64) -> bool {
+        self.running > 0 && self.suspects.contains_key(&sequence)
     }
 
     /// Tells the store what is with the target, if that has changed. It is written with the next commit.

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::lanes::{LANE_LOADED_MAX, LaneKey};
 use super::suspects::CRASHES_MAX;
-use super::{PAGE, Worker, age, lanes, tried};
+use super::{PAGE, Worker, lanes};
 use crate::policy::Permission;
 
 /// Bounds of the window.
@@ -191,7 +191,7 @@ impl Worker {
             let sequence = entry.place.uid.sequence;
             match readable(&entry) {
                 Some(event) => {
-                    let history = tried(&entry, now, self.setup.options.backoff_max);
+                    let history = self.tried(&entry, now);
                     let key = LaneKey::of(&event, sequence);
                     let wants = how != Load::Proven || sequence == first || self.lanes.is_proven(key);
                     let (far, anyway) = (matches!(how, Load::Far | Load::Anyway), how == Load::Anyway);
@@ -432,7 +432,7 @@ impl Worker {
 
     fn push(&mut self, entry: Entry, now: Instant) {
         let Some(event) = readable(&entry) else { return self.move_out(entry) };
-        let (tried, not_before) = tried(&entry, now, self.setup.options.backoff_max);
+        let (tried, not_before) = self.tried(&entry, now);
         let key = LaneKey::of(&event, entry.place.uid.sequence);
         self.lanes.push(entry, event, tried, not_before);
         if self.closed.contains(&key) {
@@ -442,8 +442,11 @@ impl Worker {
 
     /// Has an entry that is never sent moved to the failed store.
     fn move_out(&mut self, entry: Entry) {
-        self.suspects.remove(&entry.place.uid.sequence);
-        self.moves.add_unsent(entry);
+        let sequence = entry.place.uid.sequence;
+        self.suspects.remove(&sequence);
+        if self.moves.add_unsent(entry, self.setup.log.now()) {
+            self.control.moving(sequence);
+        }
     }
 
     /// Moves out what is too much for the queue, or too old.
@@ -458,7 +461,8 @@ impl Worker {
             self.overflow(usize::try_from(excess).unwrap_or(usize::MAX).min(PAGE), now).await?;
         }
         if self.setup.options.age_max.is_some() {
-            let old = self.lanes.idle_fronts().filter(|entry| self.policy.expires(age(entry.admitted_at)));
+            let old =
+                self.lanes.idle_fronts().filter(|entry| self.policy.expires(self.age(entry.admitted_at)));
             let old: Vec<u64> = old.map(lanes::Pending::sequence).collect();
             for sequence in
                 old.into_iter().filter(|&sequence| self.lanes.take_any(sequence)).collect::<Vec<_>>()

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use outhaul_runtime::TargetSpec;
 use outhaul_runtime::target::{Attempt, Capabilities, DeliveryError, ErrorKind, Target, TargetOptions};
-use outhaul_runtime::{Runtime, TargetSpec};
 use tokio::sync::Semaphore;
 
 use crate::support::name;
@@ -158,12 +158,4 @@ pub(crate) fn gate_spec(text: &str, gate: &Arc<Gate>, options: TargetOptions) ->
 
 pub(crate) fn notes(journal: &Journal) -> Vec<String> {
     journal.lock().unwrap().iter().filter(|note| !note.ends_with("probed")).cloned().collect()
-}
-
-/// The arithmetic of every target, whatever was done to it.
-pub(crate) fn check_sums(runtime: &Runtime) {
-    for status in runtime.targets() {
-        let came = status.recovered + status.admitted + status.requeued + status.imported;
-        assert_eq!(came, status.delivered + status.failed + status.discarded + status.waiting, "{status:?}");
-    }
 }

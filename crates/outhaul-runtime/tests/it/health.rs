@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outhaul_runtime::store::Store;
 use outhaul_runtime::target::{ErrorKind, TargetOptions};
-use outhaul_runtime::{Health, Runtime, State};
+use outhaul_runtime::{Health, State};
 use tokio::time::Instant;
 
 use crate::gate::{Ask, Gate, Journal, gate_spec};
@@ -108,7 +108,7 @@ async fn states_reasons_and_numbers_are_those_of_the_table() {
         spec("held", &held, full),
         spec("throttled", &throttled, options()),
     ];
-    let runtime: Runtime = start_on(Store::memory(), targets).await.unwrap();
+    let runtime = start_on(Store::memory(), targets).await.unwrap();
     for status in runtime.targets() {
         assert_eq!(
             (status.state, status.health, status.reason),

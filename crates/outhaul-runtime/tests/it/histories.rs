@@ -10,8 +10,7 @@ use outhaul_runtime::store::Store;
 use outhaul_runtime::target::ErrorKind;
 use outhaul_runtime::{ChangeError, EntryAnswer, EntryQuery, EntryState, Leftover, Notice, Runtime};
 
-use crate::gate::check_sums;
-use crate::support::{Scripted, admit, event, name, options, pass, settled, spec, start_on};
+use crate::support::{Scripted, admit, check_sums, event, name, options, pass, settled, spec, start_on};
 
 const PIDS: [&str; 5] = ["p", "q", "r", "s", "t"];
 

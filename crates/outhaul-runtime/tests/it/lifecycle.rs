@@ -10,8 +10,10 @@ use outhaul_runtime::{
     AdmitError, Change, ChangeError, Health, Leftover, Removed, Repoint, Runtime, State, TargetStatus,
 };
 
-use crate::gate::{Ask, Gate, Journal, check_sums, gate_spec, notes};
-use crate::support::{Scripted, admit, event, name, options, pass, send, settled, spec, start_on};
+use crate::gate::{Ask, Gate, Journal, gate_spec, notes};
+use crate::support::{
+    Checked, Scripted, admit, check_sums, event, name, options, pass, send, settled, spec, start_on,
+};
 
 fn of(runtime: &Runtime, target: &str) -> TargetStatus {
     check_sums(runtime);
@@ -19,7 +21,7 @@ fn of(runtime: &Runtime, target: &str) -> TargetStatus {
     found.unwrap_or_else(|| panic!("no {target}"))
 }
 
-async fn none() -> Runtime {
+async fn none() -> Checked {
     start_on(Store::memory(), Vec::new()).await.unwrap()
 }
 

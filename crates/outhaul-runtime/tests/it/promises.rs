@@ -10,10 +10,10 @@ use outhaul_runtime::store::{Admission, JournalOptions, Outcome, RetryState, Set
 use outhaul_runtime::target::{
     Attempt, BatchOrder, DeliveryError, ErrorKind, OnReject, Target, TargetOptions, WhenFull,
 };
-use outhaul_runtime::{Runtime, RuntimeOptions, TargetSpec};
+use outhaul_runtime::{RuntimeOptions, TargetSpec};
 
 use crate::support::{
-    Scripted, admit, entries, event, name, only, options, pass, send, settled, spec, start, start_on,
+    Checked, Scripted, admit, entries, event, name, only, options, pass, send, settled, spec, start, start_on,
 };
 
 /// A data directory whose process ended `crashes` times while event 1 was being delivered; 0 to 3 wait, of two pids.
@@ -169,7 +169,7 @@ async fn permits_are_shared_by_all_targets_and_given_back_for_backoffs() {
     };
     let specs =
         vec![of("a", true), of("b", true), of("down-1", false), of("down-2", false), of("down-3", false)];
-    let runtime = Runtime::start(Store::memory(), specs, two).await.unwrap();
+    let runtime = Checked::start(Store::memory(), specs, two).await.unwrap();
     admit(&runtime, (0..40).map(|number| event(number, None))).await;
     // 80 deliveries of 50 ms, two at a time, and a few trials.
     pass(Duration::from_millis(3_500)).await;
@@ -195,7 +195,7 @@ async fn a_queue_that_overflows_keeps_its_bound_behind_very_many_closed_pids() {
         ..options()
     };
     let quiet = RuntimeOptions { seed: Some(7), reject_hold: None, ..RuntimeOptions::default() };
-    let runtime = Runtime::start(Store::memory(), vec![spec("a", &target, stopping)], quiet).await.unwrap();
+    let runtime = Checked::start(Store::memory(), vec![spec("a", &target, stopping)], quiet).await.unwrap();
     // Each of so many pids is closed by its first event; the others of it wait.
     for round in 0..3 {
         let of = |pid: u64| event(round * 10_000 + pid, Some(&format!("pid-{pid}")));

@@ -185,12 +185,41 @@ pub(crate) fn spec(text: &str, target: &Scripted, options: TargetOptions) -> Tar
     TargetSpec::new(name(text), Arc::new(target.clone()), options, format!("test:{text}"))
 }
 
-pub(crate) async fn start_on(store: Store, targets: Vec<TargetSpec>) -> Result<Runtime, StartError> {
-    Runtime::start(store, targets, RuntimeOptions { seed: Some(7), ..RuntimeOptions::default() }).await
+/// A runtime whose sums are right when a test is done with it, whatever the test is about.
+pub(crate) struct Checked(Runtime);
+
+impl Checked {
+    pub(crate) async fn start(
+        store: Store,
+        targets: Vec<TargetSpec>,
+        options: RuntimeOptions,
+    ) -> Result<Self, StartError> {
+        Runtime::start(store, targets, options).await.map(Self)
+    }
+}
+
+impl std::ops::Deref for Checked {
+    type Target = Runtime;
+
+    fn deref(&self) -> &Runtime {
+        &self.0
+    }
+}
+
+impl Drop for Checked {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            check_sums(&self.0);
+        }
+    }
+}
+
+pub(crate) async fn start_on(store: Store, targets: Vec<TargetSpec>) -> Result<Checked, StartError> {
+    Checked::start(store, targets, RuntimeOptions { seed: Some(7), ..RuntimeOptions::default() }).await
 }
 
 /// A runtime in memory with one target named `a`.
-pub(crate) async fn start(target: &Scripted, options: TargetOptions) -> Runtime {
+pub(crate) async fn start(target: &Scripted, options: TargetOptions) -> Checked {
     start_on(Store::memory(), vec![spec("a", target, options)]).await.unwrap()
 }
 
@@ -222,15 +251,38 @@ pub(crate) async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
+/// Invariant 4, for every target, whatever was done to it.
+pub(crate) fn check_sums(runtime: &Runtime) {
+    for status in runtime.targets() {
+        let came = status.recovered + status.admitted + status.requeued + status.imported;
+        assert_eq!(came, status.delivered + status.failed + status.discarded + status.waiting, "{status:?}");
+        assert!(status.in_flight <= status.waiting, "{status:?}");
+    }
+}
+
 pub(crate) fn only(runtime: &Runtime) -> TargetStatus {
-    let status = runtime.targets().remove(0);
-    let came = status.recovered + status.admitted + status.requeued + status.imported;
-    let gone = status.delivered + status.failed + status.discarded;
-    assert_eq!(came, gone + status.waiting, "{status:?}");
-    assert!(status.in_flight <= status.waiting);
-    status
+    check_sums(runtime);
+    runtime.targets().remove(0)
 }
 
 pub(crate) fn entries(entries: u64) -> NonZeroU64 {
     NonZeroU64::new(entries).unwrap()
+}
+
+/// How much larger the slow tests are than in the ordinary run.
+pub(crate) fn scale() -> u64 {
+    number("OUTHAUL_TEST_SCALE").unwrap_or(1)
+}
+
+/// The first seed of a slow test; printed, so that a failure can be repeated.
+#[expect(clippy::print_stdout, reason = "whoever runs it reads it")]
+pub(crate) fn seed(suite: &str) -> u64 {
+    let seed = number("OUTHAUL_TEST_SEED").unwrap_or_else(|| fastrand::u64(..1 << 40));
+    println!("{suite}: OUTHAUL_TEST_SEED={seed}");
+    seed
+}
+
+#[expect(clippy::disallowed_methods, reason = "how much is tried is the caller's choice")]
+fn number(variable: &str) -> Option<u64> {
+    Some(std::env::var(variable).ok()?.parse().unwrap())
 }

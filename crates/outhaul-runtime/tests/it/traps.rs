@@ -12,10 +12,10 @@ use outhaul_runtime::store::{FailedEntry, Failure, JournalOptions, Rule, Store, 
 use outhaul_runtime::target::{
     Attempt, BatchOrder, DeliveryError, ErrorKind, OnReject, TargetOptions, WhenFull,
 };
-use outhaul_runtime::{Runtime, RuntimeOptions, State};
+use outhaul_runtime::{RuntimeOptions, State};
 
 use crate::support::{
-    Scripted, admit, entries, event, name, only, options, pass, send, settled, spec, start, start_on,
+    Checked, Scripted, admit, entries, event, name, only, options, pass, send, settled, spec, start, start_on,
 };
 
 /// A target to which the first events are bad and the others are good.
@@ -265,7 +265,7 @@ async fn closed_pids_do_not_fill_the_window() {
     let patient = RuntimeOptions { seed: Some(7), reject_hold: None, ..RuntimeOptions::default() };
     let stopping = TargetOptions { on_reject: OnReject::StopPid, ..options() };
     let specs = vec![spec("a", &target, stopping)];
-    let runtime = Runtime::start(Store::memory(), specs, patient).await.unwrap();
+    let runtime = Checked::start(Store::memory(), specs, patient).await.unwrap();
     for round in 0..2 {
         let of_pid = |pid: u64| event(round * 10_000 + pid, Some(&format!("pid-{pid}")));
         admit(&runtime, (0..4200).map(of_pid)).await;

@@ -10,8 +10,10 @@ use outhaul_runtime::{
     EntryAnswer, EntryCursor, EntryInfo, EntryQuery, EntryState, Runtime, State, TargetStatus,
 };
 
-use crate::gate::{Gate, Journal, check_sums, gate_spec, notes};
-use crate::support::{Scripted, admit, event, name, only, options, pass, send, settled, spec, start_on};
+use crate::gate::{Gate, Journal, gate_spec, notes};
+use crate::support::{
+    Checked, Scripted, admit, check_sums, event, name, only, options, pass, send, settled, spec, start_on,
+};
 
 fn uid(sequence: u64) -> Uid {
     Uid { queue: name("a"), sequence }
@@ -34,7 +36,7 @@ async fn states(runtime: &Runtime) -> Vec<(u64, EntryState)> {
 }
 
 /// One entry of each state: 1 retries, 2 waits behind it, 3 has failed, 4 is in flight.
-async fn every_state(journal: &Journal) -> (Runtime, Arc<Gate>) {
+async fn every_state(journal: &Journal) -> (Checked, Arc<Gate>) {
     let gate = Arc::new(Gate::new("a", journal));
     let runtime = start_on(Store::memory(), vec![gate_spec("a", &gate, slow())]).await.unwrap();
     gate.answer(Some(ErrorKind::ServerFault));

@@ -107,9 +107,9 @@ impl Logged {
             Place::Journal { fs, dir, quarantine, options, lock } => {
                 let lock = Arc::clone(lock);
                 let (fs, dir, quarantine) = (Arc::clone(fs), dir.clone(), quarantine.clone());
-                let options = options.clone();
+                let (options, upkeep) = (options.clone(), options.upkeep);
                 let open = move || Journal::open(fs, &dir, &quarantine, options);
-                let journal = tokio::task::spawn_blocking(open).await.unwrap_or(Err(StoreError::Closed))?;
+                let journal = upkeep.blocking(open).await?;
                 journal.keep(lock);
                 Arc::new(journal)
             }

@@ -68,6 +68,12 @@ pub trait File: Send + Sync + fmt::Debug {
     fn will_read(&self, offset: u64, length: u64) {
         let _ = (offset, length);
     }
+    /// Whether a stretch can be read without waiting for the disk, as far as its two ends tell. `false` where that cannot
+    /// be known.
+    fn is_cached(&self, offset: u64, length: u64) -> bool {
+        let _ = (offset, length);
+        false
+    }
     /// Writes the whole buffer. After an error any part of it may have been written.
     fn write_at(&self, buffer: &[u8], offset: u64) -> io::Result<()>;
     /// Writes several buffers as one stretch. After an error any part of it may have been written.

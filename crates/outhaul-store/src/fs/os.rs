@@ -152,6 +152,16 @@ struct OsLock {
 impl Lock for OsLock {}
 
 impl File for fs::File {
+    #[cfg(target_os = "linux")]
+    fn is_cached(&self, offset: u64, length: u64) -> bool {
+        let there = |at: u64| {
+            let mut byte = [0];
+            let buffers = &mut [io::IoSliceMut::new(&mut byte)];
+            rustix::io::preadv2(self, buffers, at, rustix::io::ReadWriteFlags::NOWAIT).is_ok()
+        };
+        there(offset) && there(offset.saturating_add(length.saturating_sub(1)))
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
         while done < buffer.len() {

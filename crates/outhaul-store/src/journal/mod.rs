@@ -23,7 +23,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -52,6 +52,7 @@ mod mend;
 mod merge;
 #[cfg(all(test, outhaul_model, feature = "testkit"))]
 mod model;
+mod options;
 mod peek;
 mod progress;
 mod read;
@@ -65,73 +66,13 @@ mod upkeep;
 
 use commit::Core;
 pub(crate) use format::{FORMAT, from_millis, to_millis};
+pub use options::{JournalOptions, Upkeep};
 pub use progress::OpenWatch;
 use recover::{Recovered, Recovery};
 use segment::Segment;
 use sync::{Condvar, JoinHandle, Mutex, MutexGuard};
 use turn::{Call, Encoded, Inner, Reply};
 use upkeep::Chores;
-
-/// How a journal is kept.
-#[derive(Debug, Clone)]
-pub struct JournalOptions {
-    /// A segment is sealed when it has this many bytes.
-    pub segment_bytes_max: u64,
-    /// The first segment after an open is prepared with this many bytes; each further one with twice as many, up to the
-    /// maximum.
-    pub segment_bytes_first: u64,
-    /// As many files are kept ready to become segments: prepared ones, and finished segments to be used again.
-    pub spares_max: usize,
-    /// What a receipt promises.
-    pub durability: Durability,
-    /// Compresses the events of a batch together (Snappy) where that saves an eighth or more. It costs about 1 µs of
-    /// processor per KiB; worth it on a slow disk.
-    pub compress: bool,
-    /// How long settlements may wait for a batch to ride with.
-    pub settle_linger: Duration,
-    /// After this long without anything to write, the log notes that all of it is durable.
-    pub idle_mark: Duration,
-    /// Space held back for settlements and checkpoints when the disk is full: a file of this size.
-    pub reserve_bytes: u64,
-    /// Nothing on disk is changed, and nothing can be appended: for looking at a directory at rest.
-    pub read_only: bool,
-    /// Every record is read at open and its checksum verified, whatever the footers say. What is damaged is copied to
-    /// the quarantine, unless this is `read_only` as well.
-    pub verify: bool,
-    /// Who does what is done beside the commits.
-    pub upkeep: Upkeep,
-    /// How far an open is, and a way to stop it.
-    pub watch: Arc<OpenWatch>,
-}
-
-/// Who prepares files, writes footers, removes and merges segments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Upkeep {
-    /// A thread of its own, started when there is something to do.
-    #[default]
-    Thread,
-    /// Whoever commits, behind the commit: for those who want no threads, or the same order of calls every time.
-    Inline,
-}
-
-impl Default for JournalOptions {
-    fn default() -> Self {
-        Self {
-            segment_bytes_max: 64 << 20,
-            segment_bytes_first: 1 << 20,
-            spares_max: 2,
-            durability: Durability::Synced,
-            compress: false,
-            settle_linger: Duration::from_millis(50),
-            idle_mark: Duration::from_secs(1),
-            reserve_bytes: 256 << 10,
-            read_only: false,
-            verify: false,
-            upkeep: Upkeep::Thread,
-            watch: Arc::default(),
-        }
-    }
-}
 
 /// A journal. The methods that end in `_sync` block the calling thread and need no async runtime.
 #[derive(Debug)]
@@ -385,9 +326,13 @@ impl Journal {
         self.shared.mend()
     }
 
+    fn in_caller(&self) -> bool {
+        self.shared.options.upkeep.in_caller()
+    }
+
     /// Starts the commit thread at the first async call.
     fn commit_thread(&self) {
-        if self.started.load(Ordering::Acquire) {
+        if self.started.load(Ordering::Acquire) || self.in_caller() {
             return;
         }
         let mut thread = lock(&self.thread);
@@ -455,6 +400,9 @@ impl Log for Journal {
     }
 
     async fn append(&self, batch: Vec<Admission>) -> Vec<Result<Receipt, AppendError>> {
+        if self.in_caller() {
+            return self.append_sync(batch);
+        }
         self.commit_thread();
         let mut results = Vec::new();
         for part in parts(batch) {
@@ -498,6 +446,9 @@ impl Log for Journal {
     }
 
     async fn set_input(&self, note: Bytes) -> Result<(), StoreError> {
+        if self.in_caller() {
+            return self.set_input_sync(note);
+        }
         self.commit_thread();
         let (reply, answer) = Reply::task();
         self.shared.push_input(note, reply);
@@ -515,11 +466,15 @@ impl Log for Journal {
 
     async fn mend(&self) -> Result<Vec<(String, String)>, StoreError> {
         let shared = Arc::clone(&self.shared);
-        tokio::task::spawn_blocking(move || shared.mend()).await.unwrap_or(Err(StoreError::Closed))
+        self.shared.options.upkeep.blocking(move || shared.mend()).await
     }
 
     fn disk_full(&self) -> bool {
         self.shared.is_full()
+    }
+
+    fn now(&self) -> SystemTime {
+        self.shared.options.clock.now()
     }
 
     fn stored_bytes(&self) -> Option<(u64, u64)> {
@@ -542,6 +497,9 @@ impl Log for Journal {
     }
 
     async fn flush(&self) -> Result<(), StoreError> {
+        if self.in_caller() {
+            return self.flush_sync();
+        }
         self.commit_thread();
         let (reply, answer) = Reply::task();
         self.shared.push_flush(reply);
@@ -566,7 +524,7 @@ impl Log for Journal {
             shared.stop_upkeep();
             shared.finish()
         };
-        let finished = tokio::task::spawn_blocking(finish).await.unwrap_or(Err(StoreError::Closed));
+        let finished = self.shared.options.upkeep.blocking(finish).await;
         flushed.and(finished)
     }
 }
@@ -604,15 +562,15 @@ impl Lease for JournalLease {
             return self.shared.read(queue, after, entries_max, bytes_max);
         }
         let (shared, queue) = (Arc::clone(&self.shared), queue.clone());
-        let read = tokio::task::spawn_blocking(move || shared.read(&queue, after, entries_max, bytes_max));
-        read.await.unwrap_or(Err(StoreError::Closed))
+        let upkeep = self.shared.options.upkeep;
+        upkeep.blocking(move || shared.read(&queue, after, entries_max, bytes_max)).await
     }
 
     async fn scan(&self, queue: &TargetName, after: u64, rows_max: usize) -> Result<Scan, StoreError> {
         self.check()?;
         let (shared, queue) = (Arc::clone(&self.shared), queue.clone());
-        let scan = tokio::task::spawn_blocking(move || shared.scan(&queue, after, rows_max));
-        scan.await.unwrap_or(Err(StoreError::Closed))
+        let upkeep = self.shared.options.upkeep;
+        upkeep.blocking(move || shared.scan(&queue, after, rows_max)).await
     }
 
     fn crashed(&self, queue: &TargetName) -> Result<Vec<u64>, StoreError> {
@@ -665,7 +623,7 @@ impl Shared {
 
     /// Encodes events and queues them. The work is done here, not in the round: while the disk is busy.
     fn enqueue(&self, batch: Vec<Admission>, reply: turn::AppendReply) {
-        let admitted_ms = to_millis(SystemTime::now());
+        let admitted_ms = to_millis(self.options.clock.now());
         let mut bytes = 0;
         let encode = |mut admission: Admission| {
             self.queues.reserve(std::slice::from_mut(&mut admission))?;

@@ -72,7 +72,12 @@ impl Shared {
         let Some((segment, from)) = self.segment_ahead(id, after) else { return Ok(true) };
         let offset = segment.offset_before(from, SEGMENT_HEADER);
         let last = lock(&self.inner).segments.last().is_some_and(|last| last.number == segment.number);
-        Ok(last && offset.is_some_and(|offset| segment.end.saturating_sub(offset) <= NEAR_BYTES))
+        let near = offset.filter(|offset| last && segment.end.saturating_sub(*offset) <= NEAR_BYTES);
+        // A disk that hangs must not hold a thread that others need.
+        Ok(near.is_some_and(|offset| {
+            let file = self.fs.open(&segment.path(&self.dir), false);
+            file.is_ok_and(|file| file.is_cached(offset, segment.end.saturating_sub(offset)))
+        }))
     }
 
     /// The segment that has the next entries of a queue behind a sequence, and the first sequence that may be one of them.

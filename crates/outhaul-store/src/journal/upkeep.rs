@@ -87,7 +87,7 @@ impl Shared {
     /// Without a thread, the work is done by whoever made it, once the disk is free.
     pub(super) fn work_off(&self) {
         // A chore may lead a round, which ends here as well: what that leaves is for the loop that is at work.
-        if self.options.upkeep == Upkeep::Inline && !std::mem::replace(&mut lock(&self.chores).busy, true) {
+        if self.options.upkeep != Upkeep::Thread && !std::mem::replace(&mut lock(&self.chores).busy, true) {
             while let Some(chore) = self.next_chore() {
                 self.do_chore(chore);
             }
