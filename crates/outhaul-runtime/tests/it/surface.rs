@@ -13,10 +13,11 @@ use outhaul_runtime::{
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::gate::{Ask, Gate, Journal, check_sums, gate_spec, notes};
+use crate::gate::{Ask, Gate, Journal, gate_spec, notes};
 use crate::promises::copy_back;
 use crate::support::{
-    Scripted, admit, entries, event, name, only, options, pass, send, settled, spec, start, start_on,
+    Scripted, admit, check_sums, entries, event, name, only, options, pass, send, settled, spec, start,
+    start_on,
 };
 
 fn uid(sequence: u64) -> Uid {
