@@ -21,7 +21,7 @@
 //!
 //! What is tried while a target is held or throttled never counts as an attempt.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use outhaul_target::{DeliveryError, ErrorKind, OnExhausted, TargetOptions, Verdict};
@@ -59,6 +59,12 @@ impl Tried {
     /// Whether it never failed.
     pub(crate) fn is_fresh(&self) -> bool {
         self.attempts == 0 && self.failed_at.is_none()
+    }
+
+    /// Whether it failed while others did not. What failed as the trial of an outage says nothing about the entry:
+    /// after a long one everything has.
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.attempts > 0 || self.suspect
     }
 }
 
@@ -141,7 +147,7 @@ pub(crate) struct Policy {
     ramp: usize,
     /// Events in a batch, smaller while a failing batch is taken apart.
     batch: usize,
-    retries: Row,
+    retries: VecDeque<LaneKey>,
     rejects: VecDeque<LaneKey>,
     picks: u64,
     /// The last lane that was found to be good came from the far end of the queue.
@@ -170,7 +176,7 @@ impl Policy {
             deliveries: 0,
             ramp,
             batch: batch_max,
-            retries: Row::default(),
+            retries: VecDeque::new(),
             rejects: VecDeque::new(),
             picks: 0,
             far_is_good: false,
@@ -196,16 +202,10 @@ impl Policy {
         self.rate.room(now).map(|room| self.batch.min(room))
     }
 
-    /// An attempt of so many events and bytes begins. Returns its number.
-    pub(crate) fn sent(&mut self, now: Instant, events: usize, bytes: usize) -> u64 {
+    /// An attempt of so many events and bytes begins.
+    pub(crate) fn sent(&mut self, now: Instant, events: usize, bytes: usize) {
         self.rate.take(now, events, bytes);
         self.lingering = None;
-        self.retries.begin()
-    }
-
-    /// An attempt has ended; what is told next is about it.
-    pub(crate) fn ended(&mut self, attempt: u64) {
-        self.retries.end(attempt);
     }
 
     /// Whether a batch that is not full waits for more; if so, until when.
@@ -272,7 +272,7 @@ impl Policy {
             self.far_is_good = far;
         }
         self.deliveries += 1;
-        self.retries.delivered();
+        self.retries.clear();
         self.rejects.clear();
         self.accused.clear();
         if self.hold.take().is_some() {
@@ -412,8 +412,8 @@ impl Policy {
         if mixed {
             return self.wait(tried);
         }
-        self.retries.failed(*lane);
-        if self.retries.is_throttling() {
+        remember(&mut self.retries, lane, THROTTLE_AFTER);
+        if self.retries.len() == THROTTLE_AFTER && several(&self.retries) {
             self.begin(now, Cause::Throttled, "throttled", fresh, None);
         }
         self.wait(tried)
@@ -505,75 +505,6 @@ fn remember(row: &mut VecDeque<LaneKey>, lane: &LaneKey, max: usize) {
         row.pop_front();
     }
     row.push_back(*lane);
-}
-
-/// Attempts that failed with `Retry` since the last delivery, by the order in which they were sent: they end in any
-/// other, and good ones among them that are still under way are not to be overlooked.
-#[derive(Debug, Default)]
-struct Row {
-    begun: u64,
-    running: BTreeSet<u64>,
-    /// The one that was told to have ended.
-    current: u64,
-    /// The last one, as they were sent, that delivered something.
-    good: u64,
-    failed: BTreeMap<u64, LaneKey>,
-}
-
-impl Row {
-    fn begin(&mut self) -> u64 {
-        self.begun += 1;
-        self.running.insert(self.begun);
-        self.begun
-    }
-
-    fn end(&mut self, attempt: u64) {
-        self.running.remove(&attempt);
-        self.current = attempt;
-    }
-
-    fn delivered(&mut self) {
-        self.good = self.good.max(self.current);
-        self.failed = self.failed.split_off(&(self.good + 1));
-    }
-
-    fn failed(&mut self, lane: LaneKey) {
-        if self.current > self.good {
-            self.failed.insert(self.current, lane);
-        }
-        // Of one pid alone there can be any number.
-        while self.failed.len() > THROTTLE_AFTER + self.running.len() {
-            self.failed.pop_first();
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.failed.is_empty()
-    }
-
-    fn clear(&mut self) {
-        self.failed.clear();
-    }
-
-    /// Whether there are enough of them in a row, of more than one pid, with none between that may yet deliver.
-    fn is_throttling(&self) -> bool {
-        if self.failed.len() < THROTTLE_AFTER {
-            return false;
-        }
-        let (mut length, mut first, mut several) = (0, None, false);
-        let mut before = 0;
-        for (&attempt, lane) in &self.failed {
-            if self.running.range(before..attempt).next().is_some() {
-                (length, first, several) = (0, None, false);
-            }
-            (length, before) = (length + 1, attempt);
-            several |= *first.get_or_insert(lane) != lane;
-            if length >= THROTTLE_AFTER && several {
-                return true;
-            }
-        }
-        false
-    }
 }
 
 fn several(row: &VecDeque<LaneKey>) -> bool {

@@ -22,8 +22,7 @@ impl Worker {
         let Ok(done) = done else { return Ok(()) };
         let now = Instant::now();
         match done {
-            Done::Delivered { number, sequences, trial, generation, results, ended } => {
-                self.policy.ended(number);
+            Done::Delivered { sequences, trial, generation, results, ended } => {
                 self.stale -= usize::from(generation < self.generation);
                 self.landed(&sequences, trial);
                 match ended {
@@ -43,8 +42,7 @@ impl Worker {
                 self.delivered(now, &sequences, trial, results);
                 Ok(())
             }
-            Done::Unsent { number, sequences, trial } => {
-                self.policy.ended(number);
+            Done::Unsent { sequences, trial } => {
                 self.landed(&sequences, trial);
                 self.lanes.untake(sequences.len());
                 Ok(())

@@ -90,7 +90,7 @@ impl Pending {
 /// Which of the lanes that can send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Class {
-    /// Its first entry never failed.
+    /// Its first entry never failed, but perhaps as a trial.
     Fresh,
     /// As `Fresh`, and the last one of this lane was delivered.
     Proven,
@@ -464,7 +464,7 @@ impl Lanes {
     pub(crate) fn rest(&mut self, key: LaneKey) {
         let Some(lane) = self.lanes.get_mut(&key) else { return };
         if let Some(first) = lane.first_loaded() {
-            let failed = self.entries.get(&first).is_some_and(|entry| !entry.history.tried.is_fresh());
+            let failed = self.entries.get(&first).is_some_and(|entry| entry.history.tried.is_doubtful());
             lane.proven &= !failed;
             let class = match (failed, lane.proven) {
                 (true, _) => Class::Again,

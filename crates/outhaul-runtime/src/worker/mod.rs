@@ -70,8 +70,6 @@ pub(crate) struct Setup {
 /// What ends in a worker's set of tasks.
 enum Done {
     Delivered {
-        /// Which attempt it was.
-        number: u64,
         sequences: Vec<u64>,
         trial: bool,
         generation: u64,
@@ -80,7 +78,6 @@ enum Done {
     },
     /// The stop came while it waited for a permit.
     Unsent {
-        number: u64,
         sequences: Vec<u64>,
         trial: bool,
     },

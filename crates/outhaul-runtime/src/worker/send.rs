@@ -179,7 +179,7 @@ impl Worker {
                 number: entry.history.tried.attempts.max(entry.history.sent - 1).saturating_add(1),
             });
         }
-        let number = self.policy.sent(now, sequences.len(), bytes);
+        self.policy.sent(now, sequences.len(), bytes);
         let careful = self.careful > 0;
         self.careful = self.careful.saturating_sub(1);
         let log = careful.then(|| Arc::clone(&self.setup.log));
@@ -196,7 +196,7 @@ impl Worker {
             let permit = tokio::select! {
                 biased;
                 Ok(permit) = permits.acquire() => permit,
-                _ = stop.wait_for(Option::is_some) => return Done::Unsent { number, sequences, trial },
+                _ = stop.wait_for(Option::is_some) => return Done::Unsent { sequences, trial },
             };
             let length = attempts.len();
             let deliver = AssertUnwindSafe(target.deliver(&attempts)).catch_unwind();
@@ -209,7 +209,7 @@ impl Worker {
             drop(permit);
             // A target that answers for fewer events than it was given has not answered for the others.
             results.resize_with(length, || Err(ErrorKind::Unknown.into()));
-            Done::Delivered { number, sequences, trial, generation, results, ended }
+            Done::Delivered { sequences, trial, generation, results, ended }
         });
     }
 }
