@@ -118,7 +118,7 @@ pub(crate) enum Pick {
     Proven,
     /// Those that were delivered to, then the youngest entries that never failed.
     Far,
-    /// Those with the oldest entry that failed before.
+    /// One whose first entry failed before, in turn.
     Again,
 }
 

@@ -94,14 +94,14 @@ enum Class {
     Fresh,
     /// As `Fresh`, and the last one of this lane was delivered.
     Proven,
-    /// Its first entry failed before.
-    Again,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// In `ready`, under its first sequence.
     Ready(Class),
+    /// In `again`, under its turn: its first entry failed before.
+    Again(u64),
     /// In `waiting`, until this instant.
     Waiting(Instant),
     /// Some of its first entries are with the target or on their way to the failed store.
@@ -159,7 +159,10 @@ pub(crate) struct Lanes {
     entries: BTreeMap<u64, Box<Pending>>,
     lanes: HashMap<LaneKey, Lane, Hashed>,
     /// By class.
-    ready: [BTreeMap<u64, LaneKey>; 3],
+    ready: [BTreeMap<u64, LaneKey>; 2],
+    /// Those whose first entry failed before take turns: by age, the two oldest bad ones would leave no room for others.
+    again: BTreeMap<u64, LaneKey>,
+    turns: u64,
     waiting: BTreeMap<(Instant, LaneKey), ()>,
     /// Lanes to be read, and those of them that were delivered to.
     fetch: [BTreeMap<u64, LaneKey>; 2],
@@ -356,18 +359,19 @@ impl Lanes {
 
     /// How many entries could be sent now, counted up to a bound.
     pub(crate) fn ready_entries(&self, max: usize) -> usize {
-        let lanes = self.ready.iter().flat_map(BTreeMap::values).take(max);
+        let lanes = self.ready.iter().flat_map(BTreeMap::values).chain(self.again.values()).take(max);
         lanes.filter_map(|key| self.lanes.get(key)).map(Lane::loaded).sum()
     }
 
     pub(crate) fn has_ready(&self) -> bool {
-        self.ready.iter().any(|class| !class.is_empty())
+        !self.again.is_empty() || self.ready.iter().any(|class| !class.is_empty())
     }
 
     /// The first entries of some lanes that can send, in the order in which they are to be taken.
     pub(crate) fn pick(&self, pick: Pick, max: usize) -> Vec<u64> {
-        let [fresh, proven, again] = &self.ready;
-        let (fresh, proven, again) = (fresh.keys().copied(), proven.keys().copied(), again.keys().copied());
+        let [fresh, proven] = &self.ready;
+        let (fresh, proven) = (fresh.keys().copied(), proven.keys().copied());
+        let again = self.again.values().filter_map(|key| self.lanes.get(key)?.first_loaded());
         match pick {
             Pick::Oldest => merge(fresh, proven).chain(again).take(max).collect(),
             Pick::Proven => proven.chain(fresh).chain(again).take(max).collect(),
@@ -414,6 +418,9 @@ impl Lanes {
         match lane.state {
             State::Ready(class) => {
                 lane.first().and_then(|first| self.ready[class as usize].remove(&first));
+            }
+            State::Again(turn) => {
+                self.again.remove(&turn);
             }
             State::Waiting(at) => {
                 self.waiting.remove(&(at, key));
@@ -466,13 +473,15 @@ impl Lanes {
         if let Some(first) = lane.first_loaded() {
             let failed = self.entries.get(&first).is_some_and(|entry| entry.history.tried.is_doubtful());
             lane.proven &= !failed;
-            let class = match (failed, lane.proven) {
-                (true, _) => Class::Again,
-                (false, true) => Class::Proven,
-                (false, false) => Class::Fresh,
-            };
-            lane.state = State::Ready(class);
-            self.ready[class as usize].insert(first, key);
+            if failed {
+                self.turns += 1;
+                lane.state = State::Again(self.turns);
+                self.again.insert(self.turns, key);
+            } else {
+                let class = if lane.proven { Class::Proven } else { Class::Fresh };
+                lane.state = State::Ready(class);
+                self.ready[class as usize].insert(first, key);
+            }
         } else if let Some(first) = lane.first_skipped() {
             lane.state = State::Fetch;
             self.fetch[usize::from(lane.proven)].insert(first, key);
@@ -518,7 +527,7 @@ impl Lanes {
                 self.no_fetch(first);
                 self.lost.remove(&first);
             }
-            State::Ready(_) | State::Waiting(_) => drop(self.make_busy(key)),
+            State::Ready(_) | State::Again(_) | State::Waiting(_) => drop(self.make_busy(key)),
         }
         self.close(key);
     }
@@ -614,7 +623,7 @@ impl Lanes {
     /// The oldest loaded entry that never failed, can be sent, and is of use; or the youngest, best of a lane that was
     /// delivered to.
     pub(crate) fn fresh(&self, youngest: bool, usable: impl Fn(u64) -> bool) -> Option<u64> {
-        let [fresh, proven, _] = &self.ready;
+        let [fresh, proven] = &self.ready;
         if youngest {
             let youngest = |class: &BTreeMap<u64, LaneKey>| class.keys().rev().copied().find(|s| usable(*s));
             return youngest(proven).or_else(|| youngest(fresh));

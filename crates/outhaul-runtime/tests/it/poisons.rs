@@ -47,7 +47,7 @@ const DOWN: Duration = Duration::from_secs(600);
 const THROTTLE_AFTER: u32 = 10;
 /// What a poison costs others at most: the target is held for the first backoff, and the trial that ends it may be of
 /// the other poison, which hangs.
-const DELAY_MAX: Duration = Duration::from_secs(4);
+const DELAY_MAX: Duration = Duration::from_secs(5);
 
 fn patient() -> TargetOptions {
     TargetOptions { timeout: Duration::from_secs(1), in_flight: NonZeroUsize::new(4).unwrap(), ..options() }
@@ -173,8 +173,10 @@ async fn cell(seed: u64, poison: (&str, Option<Poison>), outage: (&str, Option<M
     // It goes on as if nothing had been.
     let first = cell.sent.len();
     cell.admit(20, true).await;
-    pass(DELAY_MAX).await;
-    cell.check_delivered(first, None, DELAY_MAX);
+    // What hangs may hold a place, and throttle the target, twice.
+    let delay = if poison.1 == Some(Poison::Hangs) { DELAY_MAX * 2 } else { DELAY_MAX };
+    pass(delay).await;
+    cell.check_delivered(first, None, delay);
     check_sums(&cell.runtime);
     let status = only(&cell.runtime);
     assert_eq!(status.failed, if refused { 2 } else { 0 }, "{}: {status:?}", cell.text);
