@@ -129,7 +129,8 @@ mod tests {
 
     #[test]
     fn a_pid_has_one_key_in_a_transaction() {
-        let events = events(&[("p", "a"), ("q", "b"), ("p", "a"), ("p", "b"), ("p", "a"), ("", "b"), ("", "a")]);
+        let events =
+            events(&[("p", "a"), ("q", "b"), ("p", "a"), ("p", "b"), ("p", "a"), ("", "b"), ("", "a")]);
         let mut batch = Batch::new(&events, command);
         assert_eq!(round(&batch), [0, 1, 2, 5, 6]);
         [0, 1, 2, 5, 6].into_iter().for_each(|i| batch.settle(i, Ok(())));

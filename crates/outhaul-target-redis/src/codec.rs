@@ -161,11 +161,11 @@ pub(crate) fn answers(mut replies: Vec<Value>) -> Vec<Answer> {
 
 /// What the reply to a command means.
 pub(crate) fn judge(reply: &Value, options: &RedisOptions) -> Result<(), DeliveryError> {
-    if options.kind == Kind::Channel
-        && options.no_receivers == NoReceivers::Retry
-        && *reply == Value::Int(0)
+    if options.kind == Kind::Channel && options.no_receivers == NoReceivers::Retry && *reply == Value::Int(0)
     {
-        return Err(DeliveryError::new(ErrorKind::Conflict).with_detail("nobody is subscribed to the channel"));
+        return Err(
+            DeliveryError::new(ErrorKind::Conflict).with_detail("nobody is subscribed to the channel")
+        );
     }
     Ok(())
 }
@@ -207,7 +207,8 @@ mod tests {
         let words = of(event(), "outhaul.stream=o:{type}:{pid}&outhaul.maxlen=7", false).unwrap();
         assert_eq!(words, expected.concat());
         let words = of(event(), "outhaul.stream=o&outhaul.format=body", false).unwrap();
-        let expected = ["XADD", "o", "*", "content-type", "text/plain", "dedup_id", &dedup_id, "data", "hello"];
+        let expected =
+            ["XADD", "o", "*", "content-type", "text/plain", "dedup_id", &dedup_id, "data", "hello"];
         assert_eq!(words, expected);
     }
 

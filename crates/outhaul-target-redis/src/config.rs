@@ -81,7 +81,8 @@ impl RedisOptions {
         let database = database(&uri, address.path.as_deref().unwrap_or_default())?;
         let (kind, text) = destination(&mut uri)?;
         let name = option_of(kind);
-        let key = Template::parse(&text).map_err(|error| uri.invalid(name, error.to_string(), "correct it"))?;
+        let key =
+            Template::parse(&text).map_err(|error| uri.invalid(name, error.to_string(), "correct it"))?;
         let maxlen = only(&mut uri, "maxlen", kind, &[Kind::Stream])?;
         let no_receivers = only(&mut uri, "no_receivers", kind, &[Kind::Channel])?;
         let wait_replicas = only(&mut uri, "wait_replicas", kind, &[Kind::Stream, Kind::List])?;
@@ -94,7 +95,8 @@ impl RedisOptions {
             return Err(uri.invalid("wait_timeout", why, "leave it out, or say how many replicas"));
         }
         if dedup.is_some() && codec::ids_key(&literal(&text)).is_none() {
-            let why = "the ids cannot be kept beside it: a key with `}` needs a hash tag, a text between braces";
+            let why =
+                "the ids cannot be kept beside it: a key with `}` needs a hash tag, a text between braces";
             return Err(uri.invalid(name, why, "leave the brace out, or put one before it"));
         }
         let options = Self {
@@ -165,7 +167,10 @@ fn database(uri: &TargetUri, path: &str) -> Result<u32, ConfigError> {
         _ => None,
     }
     .ok_or_else(|| {
-        uri.invalid_url("what follows the host is no number of a database", "write it like `redis://HOST:6379/0`")
+        uri.invalid_url(
+            "what follows the host is no number of a database",
+            "write it like `redis://HOST:6379/0`",
+        )
     })
 }
 

@@ -112,8 +112,22 @@ mod tests {
             }
         }
         for code in [
-            "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "WRONGTYPE",
-            "NOAUTH", "WRONGPASS", "NOPERM", "BUSY", "TRYAGAIN", "MOVED", "ASK", "CROSSSLOT",
+            "LOADING",
+            "READONLY",
+            "MASTERDOWN",
+            "CLUSTERDOWN",
+            "MISCONF",
+            "NOREPLICAS",
+            "OOM",
+            "WRONGTYPE",
+            "NOAUTH",
+            "WRONGPASS",
+            "NOPERM",
+            "BUSY",
+            "TRYAGAIN",
+            "MOVED",
+            "ASK",
+            "CROSSSLOT",
         ] {
             assert!(codes.contains(&code), "{code} is not in the table");
         }
