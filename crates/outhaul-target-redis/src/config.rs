@@ -76,7 +76,7 @@ impl RedisOptions {
 
     /// The options, and where events go, without credentials and whichever name the server goes by.
     pub(crate) fn and_destination(mut uri: TargetUri) -> Result<(Self, String), ConfigError> {
-        let encrypted = uri.scheme().ends_with('s');
+        let encrypted = matches!(uri.scheme(), "rediss" | "valkeys");
         let address = Address::take(&mut uri, 6379)?;
         let database = database(&uri, address.path.as_deref().unwrap_or_default())?;
         let (kind, text) = destination(&mut uri)?;

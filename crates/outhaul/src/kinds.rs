@@ -13,6 +13,8 @@ pub(crate) fn kind(uri: &TargetUri) -> Result<&'static str, ConfigError> {
         "file" => Ok("file"),
         #[cfg(feature = "file")]
         "stdout" => Ok("stdout"),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "valkey" | "valkeys" => Ok("redis"),
         #[cfg(feature = "webhook")]
         "http" | "https" => Ok("webhook"),
         scheme => Err(ConfigError::new(
@@ -48,6 +50,12 @@ pub(crate) fn target(uri: TargetUri) -> Result<(Arc<dyn Target>, String), Config
             let destination = file.destination();
             Ok((Arc::new(file), destination))
         }
+        #[cfg(feature = "redis")]
+        "redis" => {
+            let redis = outhaul_target_redis::Redis::from_uri(uri)?;
+            let destination = redis.destination().to_owned();
+            Ok((Arc::new(redis), destination))
+        }
         #[cfg(feature = "webhook")]
         "webhook" => {
             let webhook = outhaul_target_webhook::Webhook::from_uri(uri)?;
@@ -62,6 +70,9 @@ fn known() -> Vec<&'static str> {
     let mut known = Vec::new();
     if cfg!(feature = "file") {
         known.extend(["file:PATH", "stdout:"]);
+    }
+    if cfg!(feature = "redis") {
+        known.extend(["redis://…", "rediss://…", "valkey://…", "valkeys://…"]);
     }
     if cfg!(feature = "webhook") {
         known.extend(["http://…", "https://…"]);

@@ -29,6 +29,7 @@
 //! | feature | URIs | kind |
 //! |---|---|---|
 //! | `file` (default) | `file:PATH`, `stdout:` | `file`, `stdout` |
+//! | `redis` | `redis://…`, `rediss://…`, `valkey://…`, `valkeys://…` | `redis` |
 //! | `webhook` (default) | `http://…`, `https://…` | `webhook` |
 //!
 //! Options that every target knows are query parameters with the prefix `outhaul.`; see
@@ -56,6 +57,8 @@ pub use outhaul_runtime::{
 pub use outhaul_runtime::{event, store, target, writer};
 #[cfg(feature = "file")]
 pub use outhaul_target_file as file;
+#[cfg(feature = "redis")]
+pub use outhaul_target_redis as redis;
 #[cfg(feature = "webhook")]
 pub use outhaul_target_webhook as webhook;
 

@@ -18,6 +18,7 @@ mod mounts;
 mod pipe;
 mod queue;
 mod receiver;
+mod redis;
 mod relay;
 mod requeue;
 mod resume;
