@@ -38,7 +38,8 @@
 //!   to one key; the next key follows when the first one's answer is there. `batch_order` is `Prefix`.
 //! - `dedup=SIZE` remembers that many ids per key in `{KEY}:outhaul:ids`, by one script that does both at once.
 //! - **A reply is not durable.** What the server syncs, and when, is set there (`appendfsync`); `wait_replicas=N` has
-//!   each batch followed by `WAIT`. A channel keeps nothing at all.
+//!   each batch followed by `WAIT`. A channel keeps nothing at all. Redis 7.0 forgets transactions at its restart if its
+//!   default user has no rights: see `docs/targets/redis.md`.
 //! - One connection, which is given up when it breaks, when nobody answers, and when the server cannot be written to;
 //!   the next attempt makes a new one, and reads certificates and secrets then. Redirections of a cluster are not
 //!   followed.
@@ -60,7 +61,7 @@
 //! | `WRONGTYPE`, `MOVED`, `ASK`, `CROSSSLOT`, no such database | `Configuration` | Hold |
 //! | secret or certificate file unusable | `Configuration` | Hold |
 //! | not the protocol of Redis | `ProtocolViolation` | Hold |
-//! | `BUSY`, too many clients | `Overloaded` | Retry |
+//! | `BUSY`, too many clients if the server gets to say so | `Overloaded` | Retry |
 //! | `TRYAGAIN`, too few replicas, nobody subscribed to the channel | `Conflict` | Retry |
 //! | deadline passed | `TimedOut` | Retry |
 //! | an earlier event of the pid was not delivered | `Skipped` | Retry |

@@ -69,7 +69,9 @@ fn stored(server: &Server) -> Vec<(usize, String)> {
     let mut connection = client.get_connection().unwrap();
     let all = redis::cmd("XRANGE").arg("events").arg("-").arg("+").query(&mut connection);
     let all: Vec<(String, HashMap<String, String>)> = all.unwrap();
-    all.into_iter().map(|(_, fields)| (fields["id"].parse().unwrap(), fields["partitionkey"].clone())).collect()
+    all.into_iter()
+        .map(|(_, fields)| (fields["id"].parse().unwrap(), fields["partitionkey"].clone()))
+        .collect()
 }
 
 /// Nothing is lost, and the first arrivals of each pid are in order.

@@ -51,6 +51,7 @@ async fn what_was_remembered_survives_sigkill() {
     one(&target).await.unwrap();
     broker.kill();
     broker.start_again();
+    assert_eq!(broker.streamed("s").await.len(), 1);
     crate::support::until_delivered(&target).await;
     assert_eq!(broker.streamed("s").await.len(), 1);
 }
