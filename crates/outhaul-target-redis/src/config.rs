@@ -155,7 +155,7 @@ fn destination(uri: &mut TargetUri) -> Result<(Kind, String), ConfigError> {
         Some(one) if given.is_empty() => Ok(one),
         _ => Err(uri.invalid_url(
             "it needs one of `outhaul.stream`, `outhaul.list` and `outhaul.channel`, and one only",
-            "write it like `redis://HOST:6379/0?outhaul.stream=events`",
+            "say what events are put into, such as `outhaul.stream=orders`",
         )),
     }
 }
