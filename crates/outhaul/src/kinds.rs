@@ -53,6 +53,13 @@ const KINDS: &[Kind] = &[
         forms: &["nats://…", "nats+tls://…"],
         make: make!(outhaul_target_nats::Nats),
     },
+    #[cfg(feature = "redis")]
+    Kind {
+        name: "redis",
+        schemes: &["redis", "rediss", "valkey", "valkeys"],
+        forms: &["redis://…", "rediss://…", "valkey://…", "valkeys://…"],
+        make: make!(outhaul_target_redis::Redis),
+    },
     #[cfg(feature = "webhook")]
     Kind {
         name: "webhook",

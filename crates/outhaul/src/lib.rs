@@ -30,6 +30,7 @@
 //! |---|---|---|
 //! | `file` (default) | `file:PATH`, `stdout:` | `file`, `stdout` |
 //! | `nats` | `nats://…`, `nats+tls://…` | `nats` |
+//! | `redis` | `redis://…`, `rediss://…` | `redis` |
 //! | `webhook` (default) | `http://…`, `https://…` | `webhook` |
 //!
 //! Options that every target knows are query parameters with the prefix `outhaul.`; see
@@ -60,6 +61,8 @@ pub use outhaul_runtime::{event, store, target, writer};
 pub use outhaul_target_file as file;
 #[cfg(feature = "nats")]
 pub use outhaul_target_nats as nats;
+#[cfg(feature = "redis")]
+pub use outhaul_target_redis as redis;
 #[cfg(feature = "webhook")]
 pub use outhaul_target_webhook as webhook;
 

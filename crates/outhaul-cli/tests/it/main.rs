@@ -21,6 +21,7 @@ mod operator;
 mod pipe;
 mod queue;
 mod receiver;
+mod redis;
 mod relay;
 mod requeue;
 mod resume;

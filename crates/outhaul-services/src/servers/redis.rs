@@ -18,7 +18,9 @@ pub(super) fn prepare(server: &Server) -> Result<(), Error> {
     let access = match server.access() {
         Access::Plain => format!("port {port}"),
         Access::Password => {
-            format!("port {port}\nuser default off\nuser {USER} on >{PASSWORD} ~* &* +@all")
+            // Nobody can be the default user, and yet it needs its rights: the server reads its append-only file as
+            // this user, and leaves out what stands in a transaction otherwise.
+            format!("port {port}\nuser default off ~* &* +@all\nuser {USER} on >{PASSWORD} ~* &* +@all")
         }
         Access::Tls => tls(server, "no"),
         Access::MutualTls => tls(server, "yes"),
