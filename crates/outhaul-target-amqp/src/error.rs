@@ -133,6 +133,27 @@ mod tests {
     }
 
     #[test]
+    fn the_table_of_the_documentation_gives_each_kind_its_verdict() {
+        let rows = include_str!("lib.rs").lines().filter_map(|line| line.strip_prefix("//! | "));
+        let rows = rows.filter_map(|row| row.trim_end_matches(" |").rsplit_once(" | "));
+        let mut found = Vec::new();
+        for (before, verdict) in rows {
+            let Some(name) = before.rsplit('|').next().and_then(|kind| kind.trim().strip_prefix('`')) else {
+                continue;
+            };
+            let name = name.trim_end_matches('`');
+            let kind = ErrorKind::ALL.into_iter().find(|kind| format!("{kind:?}") == name);
+            let kind = kind.unwrap_or_else(|| panic!("there is no kind {name}"));
+            assert_eq!(format!("{:?}", kind.verdict()), verdict, "{name}");
+            found.push(kind);
+        }
+        for code in (300..600).map(|id| code(id, "")).chain([code(530, "not found")]) {
+            assert!(found.contains(&code), "{code:?} is in no row");
+        }
+        assert!(found.len() >= 15, "{found:?}");
+    }
+
+    #[test]
     fn the_servers_bound_is_found_in_its_text() {
         let text = "PRECONDITION_FAILED - message size 2097153 is larger than configured max size 2097152";
         assert_eq!(size_max(&protocol(406, text)), Some(2_097_152));

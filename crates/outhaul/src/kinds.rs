@@ -9,6 +9,8 @@ use outhaul_runtime::target::{ConfigError, Target, TargetUri};
 /// The kind that a URI stands for; it names a target that was given no name.
 pub(crate) fn kind(uri: &TargetUri) -> Result<&'static str, ConfigError> {
     match uri.scheme() {
+        #[cfg(feature = "amqp")]
+        "amqp" | "amqps" => Ok("amqp"),
         #[cfg(feature = "file")]
         "file" => Ok("file"),
         #[cfg(feature = "file")]
@@ -42,6 +44,12 @@ pub(crate) fn spec(name: TargetName, uri: &str) -> Result<TargetSpec, ConfigErro
 /// Builds the target of a URI, and says where it delivers to. Nothing is connected or opened yet.
 pub(crate) fn target(uri: TargetUri) -> Result<(Arc<dyn Target>, String), ConfigError> {
     match kind(&uri)? {
+        #[cfg(feature = "amqp")]
+        "amqp" => {
+            let amqp = outhaul_target_amqp::Amqp::from_uri(uri)?;
+            let destination = amqp.destination().to_owned();
+            Ok((Arc::new(amqp), destination))
+        }
         #[cfg(feature = "file")]
         "file" | "stdout" => {
             let file = outhaul_target_file::FileTarget::from_uri(uri)?;
@@ -60,6 +68,9 @@ pub(crate) fn target(uri: TargetUri) -> Result<(Arc<dyn Target>, String), Config
 
 fn known() -> Vec<&'static str> {
     let mut known = Vec::new();
+    if cfg!(feature = "amqp") {
+        known.extend(["amqp://…", "amqps://…"]);
+    }
     if cfg!(feature = "file") {
         known.extend(["file:PATH", "stdout:"]);
     }

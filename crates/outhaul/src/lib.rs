@@ -28,6 +28,7 @@
 //!
 //! | feature | URIs | kind |
 //! |---|---|---|
+//! | `amqp` | `amqp://…`, `amqps://…` | `amqp` |
 //! | `file` (default) | `file:PATH`, `stdout:` | `file`, `stdout` |
 //! | `webhook` (default) | `http://…`, `https://…` | `webhook` |
 //!
@@ -54,6 +55,8 @@ pub use outhaul_runtime::{
     TargetStatus,
 };
 pub use outhaul_runtime::{event, store, target, writer};
+#[cfg(feature = "amqp")]
+pub use outhaul_target_amqp as amqp;
 #[cfg(feature = "file")]
 pub use outhaul_target_file as file;
 #[cfg(feature = "webhook")]

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failed expectation ends a test")]
 
 mod admin;
+mod amqp;
+mod brokers;
 mod crash;
 mod engines;
 mod failed;
