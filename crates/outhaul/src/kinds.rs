@@ -15,6 +15,8 @@ pub(crate) fn kind(uri: &TargetUri) -> Result<&'static str, ConfigError> {
         "file" => Ok("file"),
         #[cfg(feature = "file")]
         "stdout" => Ok("stdout"),
+        #[cfg(feature = "mqtt")]
+        "mqtt" | "mqtts" => Ok("mqtt"),
         #[cfg(feature = "webhook")]
         "http" | "https" => Ok("webhook"),
         scheme => Err(ConfigError::new(
@@ -56,6 +58,12 @@ pub(crate) fn target(uri: TargetUri) -> Result<(Arc<dyn Target>, String), Config
             let destination = file.destination();
             Ok((Arc::new(file), destination))
         }
+        #[cfg(feature = "mqtt")]
+        "mqtt" => {
+            let mqtt = outhaul_target_mqtt::Mqtt::from_uri(uri)?;
+            let destination = mqtt.destination().to_owned();
+            Ok((Arc::new(mqtt), destination))
+        }
         #[cfg(feature = "webhook")]
         "webhook" => {
             let webhook = outhaul_target_webhook::Webhook::from_uri(uri)?;
@@ -73,6 +81,9 @@ fn known() -> Vec<&'static str> {
     }
     if cfg!(feature = "file") {
         known.extend(["file:PATH", "stdout:"]);
+    }
+    if cfg!(feature = "mqtt") {
+        known.extend(["mqtt://…", "mqtts://…"]);
     }
     if cfg!(feature = "webhook") {
         known.extend(["http://…", "https://…"]);

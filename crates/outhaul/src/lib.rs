@@ -30,6 +30,7 @@
 //! |---|---|---|
 //! | `amqp` | `amqp://…`, `amqps://…` | `amqp` |
 //! | `file` (default) | `file:PATH`, `stdout:` | `file`, `stdout` |
+//! | `mqtt` | `mqtt://…`, `mqtts://…` | `mqtt` |
 //! | `webhook` (default) | `http://…`, `https://…` | `webhook` |
 //!
 //! Options that every target knows are query parameters with the prefix `outhaul.`; see
@@ -59,6 +60,8 @@ pub use outhaul_runtime::{event, store, target, writer};
 pub use outhaul_target_amqp as amqp;
 #[cfg(feature = "file")]
 pub use outhaul_target_file as file;
+#[cfg(feature = "mqtt")]
+pub use outhaul_target_mqtt as mqtt;
 #[cfg(feature = "webhook")]
 pub use outhaul_target_webhook as webhook;
 

@@ -17,6 +17,7 @@ mod ingest;
 mod lossy;
 #[cfg(target_os = "linux")]
 mod mounts;
+mod mqtt;
 mod pipe;
 mod queue;
 mod receiver;

@@ -158,6 +158,11 @@ impl<const V5: bool> Fixture for Receiver<V5> {
         Ok(())
     }
 
+    fn unsupported(case: &str) -> Option<Unsupported> {
+        let reason = "the session goes on over the next line, and the event arrives in the same attempt: see `sessions`";
+        (case == "a_receiver_that_cuts_the_line_loses_nothing").then_some(Unsupported(reason))
+    }
+
     fn secrets(&self) -> Vec<String> {
         ["k@pt/n:secret", "k%40pt%2Fn%3Asecret"].map(str::to_owned).to_vec()
     }

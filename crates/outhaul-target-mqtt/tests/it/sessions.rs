@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use outhaul_target::{Attempt, ErrorKind, Target, Verdict};
 use outhaul_target_mqtt::Mqtt;
-use tokio::task::block_in_place;
 
-use crate::support::{Broker, Subscriber, TOPIC, arrival, event, fresh, one};
+use crate::support::{Broker, Subscriber, TOPIC, arrival, event, fresh, one, steal};
 
 /// Delivers one event, as often as it takes.
 async fn delivered(target: &Mqtt, attempt: Attempt) {
@@ -49,6 +48,26 @@ async fn with_qos_2_a_line_that_is_cut_again_and_again_repeats_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_event_within_which_the_line_is_cut_arrives_over_the_next_one() {
+    for version in ["5", "3.1.1"] {
+        let broker = Broker::plain();
+        let subscriber = Subscriber::start(&broker, &[TOPIC]).await;
+        let id = fresh("within");
+        let options = format!("outhaul.version={version}&outhaul.client_id={id}");
+        let target = broker.mqtt(&format!("/{TOPIC}?{options}"));
+        target.deliver(&[event("p", "0")]).await.remove(0).unwrap();
+        for n in 1..20 {
+            broker.proxy.cut_after(40);
+            delivered(&target, event("p", &n.to_string())).await;
+        }
+        let mut ids: Vec<String> =
+            subscriber.heard().await.iter().map(|message| arrival(message).id).collect();
+        ids.dedup();
+        assert_eq!(ids, (0..20).map(|n| n.to_string()).collect::<Vec<_>>(), "{version}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_kept_no_session_means_retry_at_once() {
     for version in ["5", "3.1.1"] {
         let broker = Broker::plain();
@@ -62,9 +81,8 @@ async fn a_server_that_kept_no_session_means_retry_at_once() {
         let lose = async {
             // bounded: until the client has sent it into the line that nothing passes.
             tokio::time::sleep(Duration::from_millis(300)).await;
-            block_in_place(|| broker.server().restart_empty().unwrap());
+            steal(&broker, &id).await;
             broker.proxy.hold(false);
-            broker.proxy.cut();
         };
         // bounded: far less than the target's deadline.
         let (results, ()) =

@@ -67,7 +67,7 @@ pub(crate) struct Subscriber {
 
 impl Subscriber {
     pub(crate) async fn start(broker: &Broker, filters: &[&str]) -> Self {
-        let (client, events) = client(broker);
+        let (client, events) = client(broker, "subscriber");
         let filters = filters.iter().copied().chain(["marker/#"]).map(str::to_owned).collect();
         let filters = Arc::new(Mutex::new(filters));
         let (hear, heard) = watch::channel(Vec::new());
@@ -122,7 +122,13 @@ impl Subscriber {
     }
 }
 
-fn client(broker: &Broker) -> (AsyncClient, EventLoop) {
+/// Takes the name of a client, and with it its session, which is then nobody's.
+pub(crate) async fn steal(broker: &Broker, name: &str) {
+    let (_client, mut events) = client(broker, name);
+    while !matches!(events.poll().await.unwrap(), Said::Incoming(Incoming::ConnAck(_))) {}
+}
+
+fn client(broker: &Broker, name: &str) -> (AsyncClient, EventLoop) {
     let (address, password, tls) = {
         let server = broker.server();
         let tls = server.access().is_tls().then(|| (server.authority().ca(), server.client()));
@@ -134,7 +140,7 @@ fn client(broker: &Broker) -> (AsyncClient, EventLoop) {
         let table = files.iter().map(|(name, path)| (*name, path.as_str()));
         Tls::take(&mut TargetUri::from_table("mqtts://h", table).unwrap(), true).unwrap()
     });
-    let mut options = rumqttc_v5::MqttOptions::new("subscriber", To::tcp("127.0.0.1", address.port()));
+    let mut options = rumqttc_v5::MqttOptions::new(name, To::tcp("127.0.0.1", address.port()));
     options.set_max_packet_size(Some(16 * 1024 * 1024));
     if password {
         options.set_credentials(USER, PASSWORD);
