@@ -45,6 +45,11 @@ pub(crate) fn session_lost() -> Failure {
     Failure::new(ErrorKind::Conflict, "the server kept no session, and the message with it")
 }
 
+/// A message that the client does not know of any more: the line broke while it was sent again.
+pub(crate) fn track_lost() -> Failure {
+    Failure::new(ErrorKind::Conflict, "the client lost track of the message while it connected again")
+}
+
 /// Acknowledgements of MQTT 5, PUBACK and PUBREC, by their reason code.
 pub(crate) fn acknowledged(code: u8) -> Option<ErrorKind> {
     match code {
@@ -99,7 +104,9 @@ mod tests {
         }
         assert!((0..=255).all(|code| disconnected(code).verdict() != Verdict::Reject));
         assert_eq!(disconnected(0x8E), ErrorKind::Locked);
-        assert_eq!(DeliveryError::from(session_lost()).verdict(), Verdict::Retry);
+        for lost in [session_lost(), track_lost()] {
+            assert_eq!(DeliveryError::from(lost).verdict(), Verdict::Retry);
+        }
     }
 
     #[test]

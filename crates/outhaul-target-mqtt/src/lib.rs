@@ -39,7 +39,7 @@
 //! - One session per process, clean at its beginning. It is resumed by reconnects of this process alone (with 3.1.1 only
 //!   if `outhaul.client_id` is given), and what is underway stays so: another attempt at that event waits for the same
 //!   message. A server that kept no session makes all of it `Retry` at once. `QoS` 2 removes what would arrive twice within
-//!   that, not across restarts. Nothing is ever subscribed to.
+//!   that, not across restarts, nor where the line breaks again while the client sends again and loses track. Nothing is ever subscribed to.
 //! - The connection is made when it is needed, and again when it broke. Certificates and secrets are read then.
 //! - Dropping a `deliver` gives its acknowledgements up; events may arrive all the same. Closing ends the session's task.
 //!
@@ -61,7 +61,7 @@
 //! | server busy, shutting down, moved | `Unavailable` | Hold |
 //! | another client took our id over | `Locked` | Hold |
 //! | no MQTT | `ProtocolViolation` | Hold |
-//! | session not kept, packet identifier in use (0x91) | `Conflict` | Retry |
+//! | session not kept, message lost track of, packet identifier in use (0x91) | `Conflict` | Retry |
 //! | quota exceeded (0x97) | `Overloaded` | Retry |
 //! | 0x80, 0x83 | `ServerFault` | Retry |
 //! | deadline passed | `TimedOut` | Retry |

@@ -285,11 +285,7 @@ async fn drive(mut events: Events, options: MqttOptions, say: watch::Sender<Stat
                 }
                 broken
             }
-            Err(failure) => {
-                // It may be a connection that we do not want, for what the server says about itself.
-                events.clean();
-                failure
-            }
+            Err(failure) => failure,
         };
         since = None;
         say.send_modify(|state| {

@@ -57,7 +57,13 @@ pub(crate) async fn next(events: &mut EventLoop, options: &MqttOptions) -> Resul
         }
         Ok(Event::Incoming(Incoming::ConnAck(_))) => Ok(Heard::Connected { packet_bytes_max: usize::MAX }),
         Ok(_) => Ok(Heard::Other),
-        Err(error) => Err(broken(&error)),
+        Err(error) => {
+            // A session that we do not know of: the answer to the one that we began did not reach us.
+            if matches!(error, ConnectionError::SessionStateMismatch { .. }) {
+                events.mqtt_options.set_clean_session(true);
+            }
+            Err(broken(&error))
+        }
     }
 }
 
@@ -81,7 +87,8 @@ pub(crate) async fn outcome(notice: PublishNotice) -> Result<(), Failure> {
     match notice.wait_async().await {
         Ok(_) => Ok(()),
         Err(PublishNoticeError::SessionReset) => Err(error::session_lost()),
-        Err(error @ (PublishNoticeError::Recv | PublishNoticeError::Qos0NotFlushed)) => {
+        Err(PublishNoticeError::Recv) => Err(error::track_lost()),
+        Err(error @ PublishNoticeError::Qos0NotFlushed) => {
             Err(Failure::of(ErrorKind::ConnectionReset, &error))
         }
         Err(error) => Err(Failure::of(ErrorKind::Unknown, &error)),

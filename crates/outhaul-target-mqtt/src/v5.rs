@@ -44,10 +44,17 @@ pub(crate) async fn next(events: &mut EventLoop, options: &MqttOptions) -> Resul
         Ok(Event::Incoming(Incoming::ConnAck(answer))) => {
             // The session was clean once; from here on it is ours.
             events.options.set_clean_start(false);
-            connected(&answer, options)
+            // A connection that we do not want, for what the server says about itself, is given up.
+            connected(&answer, options).inspect_err(|_| events.clean())
         }
         Ok(_) => Ok(Heard::Other),
-        Err(error) => Err(broken(&error)),
+        Err(error) => {
+            // A session that we do not know of: the answer to the one that we began did not reach us.
+            if matches!(error, ConnectionError::SessionStateMismatch { .. }) {
+                events.options.set_clean_start(true);
+            }
+            Err(broken(&error))
+        }
     }
 }
 
@@ -100,7 +107,8 @@ pub(crate) async fn outcome(notice: PublishNotice, unheard: Unheard) -> Result<(
         Err(error @ PublishNoticeError::V5PubComp(_)) => {
             return Err(Failure::of(ErrorKind::Conflict, &error));
         }
-        Err(error @ (PublishNoticeError::Recv | PublishNoticeError::Qos0NotFlushed)) => {
+        Err(PublishNoticeError::Recv) => return Err(error::track_lost()),
+        Err(error @ PublishNoticeError::Qos0NotFlushed) => {
             return Err(Failure::of(ErrorKind::ConnectionReset, &error));
         }
         Err(error) => return Err(Failure::of(ErrorKind::Unknown, &error)),
