@@ -60,6 +60,20 @@ const KINDS: &[Kind] = &[
         forms: &["redis://…", "rediss://…", "valkey://…", "valkeys://…"],
         make: make!(outhaul_target_redis::Redis),
     },
+    #[cfg(feature = "amqp")]
+    Kind {
+        name: "amqp",
+        schemes: &["amqp", "amqps"],
+        forms: &["amqp://…", "amqps://…"],
+        make: make!(outhaul_target_amqp::Amqp),
+    },
+    #[cfg(feature = "mqtt")]
+    Kind {
+        name: "mqtt",
+        schemes: &["mqtt", "mqtts"],
+        forms: &["mqtt://…", "mqtts://…"],
+        make: make!(outhaul_target_mqtt::Mqtt),
+    },
     #[cfg(feature = "webhook")]
     Kind {
         name: "webhook",

@@ -31,6 +31,8 @@
 //! | `file` (default) | `file:PATH`, `stdout:` | `file`, `stdout` |
 //! | `nats` | `nats://…`, `nats+tls://…` | `nats` |
 //! | `redis` | `redis://…`, `rediss://…` | `redis` |
+//! | `amqp` | `amqp://…`, `amqps://…` | `amqp` |
+//! | `mqtt` | `mqtt://…`, `mqtts://…` | `mqtt` |
 //! | `webhook` (default) | `http://…`, `https://…` | `webhook` |
 //!
 //! Options that every target knows are query parameters with the prefix `outhaul.`; see
@@ -57,8 +59,12 @@ pub use outhaul_runtime::{
     TargetStatus,
 };
 pub use outhaul_runtime::{event, store, target, writer};
+#[cfg(feature = "amqp")]
+pub use outhaul_target_amqp as amqp;
 #[cfg(feature = "file")]
 pub use outhaul_target_file as file;
+#[cfg(feature = "mqtt")]
+pub use outhaul_target_mqtt as mqtt;
 #[cfg(feature = "nats")]
 pub use outhaul_target_nats as nats;
 #[cfg(feature = "redis")]

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a failed expectation ends a test")]
 
 mod admin;
+mod amqp;
 mod check;
 mod crash;
 mod engines;
@@ -16,6 +17,7 @@ mod ingest;
 mod lossy;
 #[cfg(target_os = "linux")]
 mod mounts;
+mod mqtt;
 mod nats;
 mod operator;
 mod pipe;
