@@ -4,6 +4,7 @@
 
 mod admin;
 mod amqp;
+mod brokers;
 mod check;
 mod crash;
 mod engines;
@@ -28,5 +29,4 @@ mod relay;
 mod requeue;
 mod resume;
 mod support;
-mod under_fire;
 mod usage;
