@@ -23,7 +23,9 @@ const PACKET_BYTES_MAX: usize = 2 * 1024 * 1024;
 impl<const V5: bool> Receiver<V5> {
     async fn new(access: Access, certificate: Certificate, variant: Option<Variant>) -> Self {
         let builder = Server::builder(Kind::Mqtt).access(access).certificate(certificate);
-        let broker = Broker::start(builder.config(format!("max_packet_size {PACKET_BYTES_MAX}")));
+        let broker = Broker::start(
+            builder.config(format!("max_packet_size {PACKET_BYTES_MAX}")).config("set_tcp_nodelay true"),
+        );
         let topic = if variant == Some(Variant::Templated) { "com.example.numbered" } else { TOPIC };
         let subscriber = match certificate {
             Certificate::Good => Some(Subscriber::start(&broker, &[topic]).await),

@@ -20,6 +20,7 @@ async fn delivered(target: &Mqtt, attempt: Attempt) -> bool {
                 unknown |= error.kind() == ErrorKind::Conflict;
             }
         }
+        // bounded: as said above.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("not delivered");
@@ -153,6 +154,7 @@ async fn a_target_that_is_closed_leaves_no_connection() {
         if log.contains(&gone) {
             return;
         }
+        // bounded: as said above.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("no goodbye in {log}");
