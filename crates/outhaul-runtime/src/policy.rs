@@ -22,7 +22,7 @@
 //! What is tried while a target is held or throttled never counts as an attempt.
 
 use std::collections::{HashSet, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use outhaul_target::{DeliveryError, ErrorKind, OnExhausted, TargetOptions, Verdict};
 use tokio::time::Instant;
@@ -118,6 +118,8 @@ pub(crate) enum Pick {
     Proven,
     /// Those that were delivered to, then the youngest entries that never failed.
     Far,
+    /// The youngest entries that never failed and were admitted after this, then as `Oldest`.
+    Since(SystemTime),
     /// One whose first entry failed before, in turn.
     Again,
 }
@@ -148,6 +150,8 @@ pub(crate) struct Policy {
     /// Events in a batch, smaller while a failing batch is taken apart.
     batch: usize,
     retries: VecDeque<LaneKey>,
+    /// When they began.
+    row_since: SystemTime,
     rejects: VecDeque<LaneKey>,
     picks: u64,
     /// The last lane that was found to be good came from the far end of the queue.
@@ -177,6 +181,7 @@ impl Policy {
             ramp,
             batch: batch_max,
             retries: VecDeque::new(),
+            row_since: SystemTime::UNIX_EPOCH,
             rejects: VecDeque::new(),
             picks: 0,
             far_is_good: false,
@@ -215,13 +220,23 @@ impl Policy {
         (until > now).then_some(until)
     }
 
-    /// Which lanes the next attempt takes.
-    pub(crate) fn pick(&mut self, stuck: bool) -> Pick {
+    /// Which lanes the next attempt takes; `youngest` is when the youngest entry was admitted that can be sent and never
+    /// failed. Every other one of a row that fails is of what came since it began, which may be good: else a heap of bad
+    /// ones throttles a target that takes the others.
+    pub(crate) fn pick(&mut self, stuck: bool, now: SystemTime, youngest: Option<SystemTime>) -> Pick {
         self.picks += 1;
+        if self.retries.is_empty() {
+            self.row_since = now;
+        }
         if self.picks % AGAIN_EVERY == AGAIN_EVERY - 1 {
             Pick::Again
         } else if self.is_uneven(stuck) && self.picks.is_multiple_of(LIKELY_EVERY) {
             if self.far_is_good { Pick::Far } else { Pick::Proven }
+        } else if self.picks % 2 == 1
+            && !self.retries.is_empty()
+            && youngest.is_some_and(|at| at > self.row_since)
+        {
+            Pick::Since(self.row_since)
         } else {
             Pick::Oldest
         }

@@ -376,6 +376,14 @@ impl Lanes {
             Pick::Oldest => merge(fresh, proven).chain(again).take(max).collect(),
             Pick::Proven => proven.chain(fresh).chain(again).take(max).collect(),
             Pick::Far => proven.chain(fresh.rev()).chain(again).take(max).collect(),
+            Pick::Since(time) => {
+                let is_since = |first: &u64| self.get(*first).is_some_and(|entry| entry.admitted_at > time);
+                let [a, b] = self.ready.each_ref().map(|class| class.keys().rev().copied());
+                let mut since: Vec<u64> = a.take_while(is_since).chain(b.take_while(is_since)).collect();
+                since.sort_unstable_by(|a, b| b.cmp(a));
+                let older = merge(fresh, proven).filter(move |first| !is_since(first));
+                since.into_iter().chain(older).chain(again).take(max).collect()
+            }
             Pick::Again => again.chain(merge(fresh, proven)).take(max).collect(),
         }
     }
@@ -630,6 +638,12 @@ impl Lanes {
         }
         let each = [fresh, proven].map(|class| class.keys().copied().find(|s| usable(*s)));
         each.into_iter().flatten().min()
+    }
+
+    /// When the youngest loaded entry was admitted that can be sent and never failed.
+    pub(crate) fn youngest(&self) -> Option<SystemTime> {
+        let last = self.ready.iter().filter_map(|class| class.keys().next_back()).max()?;
+        self.get(*last).map(|entry| entry.admitted_at)
     }
 
     /// When the oldest loaded entry was admitted.

@@ -66,7 +66,7 @@ impl Worker {
         let several = self.capabilities.batch_order == BatchOrder::Prefix;
         let of_options = self.setup.options.batch_bytes.map_or(u64::MAX, NonZeroU64::get);
         let bytes_max = self.capabilities.bytes_max.min(usize::try_from(of_options).unwrap_or(usize::MAX));
-        let pick = self.policy.pick(self.lanes.stuck() > 0);
+        let pick = self.policy.pick(self.lanes.stuck() > 0, self.setup.log.now(), self.lanes.youngest());
         let fronts = self.lanes.pick(pick, max);
         let (mut batch, mut bytes, mut max) = (Vec::new(), 0_usize, max);
         for first in fronts {

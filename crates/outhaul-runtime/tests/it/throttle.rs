@@ -58,3 +58,31 @@ async fn good_events_behind_many_bad_ones_come_soon() {
         }
     }
 }
+
+/// A thousand bad events of as many pids at once, on a target that takes the others, which go on coming.
+#[tokio::test(start_paused = true)]
+async fn a_heap_of_bad_events_delays_nobody_who_comes_later() {
+    for bad in [100, 1000] {
+        let target = Scripted::new(|attempt| match attempt.event.pid().unwrap().starts_with("bad") {
+            true => Err(ErrorKind::ServerFault.into()),
+            false => Ok(()),
+        });
+        let runtime = start(&target, TargetOptions::default()).await;
+        let good = |number: u64| event(number, Some(&format!("p{}", number % 50)));
+        admit(&runtime, (0..100).map(good)).await;
+        pass(Duration::from_secs(1)).await;
+        admit(&runtime, (0..bad).map(|number| event(10_000 + number, Some(&format!("bad-{number}"))))).await;
+        let mut slowest = Duration::ZERO;
+        for number in 100..400 {
+            let came = Instant::now();
+            admit(&runtime, [good(number)]).await;
+            let late = Duration::from_secs(600);
+            while !target.delivered().contains(&number.to_string()) && came.elapsed() < late {
+                pass(Duration::from_millis(10)).await;
+            }
+            slowest = slowest.max(came.elapsed());
+            pass(Duration::from_millis(200)).await;
+        }
+        assert!(slowest < Duration::from_secs(2), "{bad} bad ones: {slowest:?}");
+    }
+}
