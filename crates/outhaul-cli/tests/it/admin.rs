@@ -211,6 +211,9 @@ fn targets_are_added_replaced_repointed_drained_and_deleted() {
         assert!(!reply.problem(status, reason).to_string().contains("s3cret"));
     }
     assert_eq!(admin.good("POST", "/targets/file/drain"), json!({ "waiting": 0 }));
+    admin.good("POST", "/targets/file/pause");
+    let shown = admin.target("file");
+    assert_eq!((&shown["state"], &shown["draining"]), (&"paused".into(), &true.into()));
     admin.relay.post("application/json", event("4", "p")).problem(503, "no_target");
     admin.good("POST", "/targets/file/resume");
     admin.post("4", "p");
