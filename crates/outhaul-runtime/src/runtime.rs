@@ -276,7 +276,7 @@ impl Runtime {
         self.manager().pause(name).await
     }
 
-    /// Ends a pause or a drain, and starts a worker anew that could not go on.
+    /// Ends a pause; of a target that is not paused, a drain. Starts a worker anew that could not go on.
     pub async fn resume(&self, name: &TargetName) -> Result<(), ChangeError> {
         self.manager().resume(name).await
     }

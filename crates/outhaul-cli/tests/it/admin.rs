@@ -214,6 +214,8 @@ fn targets_are_added_replaced_repointed_drained_and_deleted() {
     admin.good("POST", "/targets/file/pause");
     let shown = admin.target("file");
     assert_eq!((&shown["state"], &shown["draining"]), (&"paused".into(), &true.into()));
+    // Once to end the pause, once to take it back.
+    assert_eq!(admin.good("POST", "/targets/file/resume")["draining"], true);
     admin.relay.post("application/json", event("4", "p")).problem(503, "no_target");
     admin.good("POST", "/targets/file/resume");
     admin.post("4", "p");

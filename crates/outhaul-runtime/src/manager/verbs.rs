@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use super::error::ChangeError;
 use super::{Manager, PAUSED_MEMO};
+use crate::status::State;
 use crate::worker::control::{Command, Retried};
 use crate::worker::lanes::LaneKey;
 
@@ -59,10 +60,15 @@ impl Manager {
         Ok(())
     }
 
-    /// Sends again, and gets new events again. A worker that could not go on is started anew.
+    /// Sends again; one that was not paused gets new events again. A worker that could not go on is started anew.
     pub(crate) async fn resume(self: &Arc<Self>, name: &TargetName) -> Result<(), ChangeError> {
         let slot = self.known(name)?;
-        self.remember_pause(name, false).await?;
+        let was_paused = slot.shown().state == State::Paused;
+        let was_paused = self.remember_pause(name, false).await? || was_paused;
+        if was_paused && !slot.is_routed() && !slot.is_failed() {
+            // As it was before the pause: it delivers what waits, and goes then if it is to be removed.
+            return self.ask(name, Command::Resume).await;
+        }
         let (manager, intent, name) = (Arc::clone(self), self.intend(name), name.clone());
         if slot.is_failed() {
             return self.run(async move { manager.restart(&name, &intent.place).await }).await;
@@ -90,7 +96,7 @@ impl Manager {
     /// The next trial is due now; false if the target did not wait for one.
     pub(crate) async fn trial(&self, name: &TargetName) -> Result<bool, ChangeError> {
         let slot = self.known(name)?;
-        if slot.shown().state == crate::State::Paused {
+        if slot.shown().state == State::Paused {
             return Err(ChangeError::Paused(name.clone()));
         }
         self.ask(name, Command::Trial).await
@@ -115,7 +121,8 @@ impl Manager {
         })
     }
 
-    async fn remember_pause(&self, name: &TargetName, pause: bool) -> Result<(), ChangeError> {
+    /// Answers whether anything is changed by it.
+    async fn remember_pause(&self, name: &TargetName, pause: bool) -> Result<bool, ChangeError> {
         let mut paused = self.paused.lock().await;
         let mut changed = paused.clone();
         let differs = if pause { changed.insert(name.clone()) } else { changed.remove(name) };
@@ -124,11 +131,11 @@ impl Manager {
             self.store.set_memo(PAUSED_MEMO, names.join("\n").into_bytes()).await?;
             *paused = changed;
         }
-        Ok(())
+        Ok(differs)
     }
 
     pub(super) async fn forget_pause(&self, name: &TargetName) -> Result<(), ChangeError> {
-        self.remember_pause(name, false).await
+        self.remember_pause(name, false).await.map(drop)
     }
 
     /// Has the worker of a target do something. While the target is being replaced, that of its successor does it.

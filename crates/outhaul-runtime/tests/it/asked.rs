@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use outhaul_runtime::store::Store;
 use outhaul_runtime::target::ErrorKind;
-use outhaul_runtime::{Runtime, State, TargetStatus};
+use outhaul_runtime::{Leftover, Removed, Runtime, State, TargetStatus};
 
-use crate::support::{Scripted, check_sums, name, options, pass, send, spec, start_on};
+use crate::support::{Scripted, check_sums, name, options, pass, send, settled, spec, start_on};
 
 fn of(runtime: &Runtime, target: &str) -> TargetStatus {
     check_sums(runtime);
@@ -35,5 +35,50 @@ async fn a_target_without_new_events_says_so_in_every_state() {
     assert_eq!(shown("b"), (State::Stopped, true));
     runtime.pause(&name("b")).await.unwrap();
     assert_eq!(shown("b"), (State::Paused, true));
+    runtime.shutdown(Duration::from_secs(5)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resume_ends_the_pause_first_and_the_drain_then() {
+    for drained_first in [false, true] {
+        let (a, b) = (Scripted::good(), Scripted::good());
+        let targets = vec![spec("a", &a, options()), spec("b", &b, options())];
+        let runtime = start_on(Store::memory(), targets).await.unwrap();
+        if drained_first {
+            send(&runtime, [(1, "p")]).await;
+            runtime.drain(&name("a")).await.unwrap();
+            runtime.pause(&name("a")).await.unwrap();
+        } else {
+            runtime.pause(&name("a")).await.unwrap();
+            send(&runtime, [(1, "p")]).await;
+            runtime.drain(&name("a")).await.unwrap();
+        }
+        runtime.resume(&name("a")).await.unwrap();
+        send(&runtime, [(2, "p")]).await;
+        settled(&runtime).await;
+        assert_eq!((of(&runtime, "a").state, of(&runtime, "a").draining), (State::Stopped, true));
+        runtime.resume(&name("a")).await.unwrap();
+        send(&runtime, [(3, "p")]).await;
+        settled(&runtime).await;
+        assert_eq!((of(&runtime, "a").state, of(&runtime, "a").draining), (State::Running, false));
+        assert_eq!(a.delivered(), ["1", "3"]);
+        runtime.shutdown(Duration::from_secs(5)).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_target_that_is_to_be_removed_when_it_is_drained_goes_when_it_is_resumed() {
+    let a = Scripted::good();
+    let runtime = start_on(Store::memory(), vec![spec("a", &a, options())]).await.unwrap();
+    runtime.pause(&name("a")).await.unwrap();
+    send(&runtime, [(1, "p")]).await;
+    let removed = runtime.remove(&name("a"), Leftover::Drain).await.unwrap();
+    assert_eq!(removed, Removed::Draining { waiting: 1 });
+    pass(Duration::from_secs(60)).await;
+    assert_eq!((of(&runtime, "a").state, of(&runtime, "a").draining), (State::Paused, true));
+    runtime.resume(&name("a")).await.unwrap();
+    pass(Duration::from_secs(60)).await;
+    assert!(runtime.targets().is_empty());
+    assert_eq!(a.delivered(), ["1"]);
     runtime.shutdown(Duration::from_secs(5)).await.unwrap();
 }
