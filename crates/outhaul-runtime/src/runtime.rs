@@ -267,6 +267,8 @@ impl Runtime {
 
     /// Removes a target. With [`Leftover::Drain`] it goes later, when what waits is delivered. Dropping the future
     /// leaves it going on.
+    ///
+    /// With [`Leftover::Discard`] an orphan is removed too, with what waits under its name and what failed.
     pub async fn remove(&self, name: &TargetName, leftover: Leftover) -> Result<Removed, ChangeError> {
         self.manager().remove(name, leftover).await
     }

@@ -226,6 +226,29 @@ fn targets_are_added_replaced_repointed_drained_and_deleted() {
 }
 
 #[test]
+fn an_orphan_says_what_can_be_done_with_it_and_is_discarded() {
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::new(|_| Act::Status(503));
+    let to = format!("hook={}", receiver.uri(""));
+    let admin = Admin::start(dir.path(), &["--to", &to, "--to", "file:out"]);
+    admin.post("1", "p");
+    assert_eq!(admin.good("DELETE", "/targets/hook"), json!({ "queue": "kept", "waiting": 1 }));
+    assert_eq!(admin.good("DELETE", "/targets/hook?queue=keep"), json!({ "queue": "kept", "waiting": 1 }));
+    admin.ask("DELETE", "/targets/hook?queue=drain").problem(409, "orphan");
+    for verb in ["pause", "resume", "drain", "trial", "test"] {
+        let problem = admin.ask("POST", &format!("/targets/hook/{verb}")).problem(409, "orphan");
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains("PUT /api/v1/targets/hook") && detail.contains("?queue=discard"), "{detail}");
+    }
+    assert_eq!(admin.target("hook")["state"], "orphan");
+    let discarded = admin.good("DELETE", "/targets/hook?queue=discard");
+    assert_eq!(discarded, json!({ "queue": "discarded", "discarded": 1 }));
+    admin.ask("GET", "/targets/hook").problem(404, "not_found");
+    admin.ask("DELETE", "/targets/hook?queue=discard").problem(404, "not_found");
+    admin.relay.stop().ended_with(0);
+}
+
+#[test]
 fn a_restart_goes_back_to_the_command_line_and_sends_nothing_to_the_wrong_place() {
     let dir = tempfile::tempdir().unwrap();
     let (first, second) = (Receiver::new(|_| Act::Status(503)), Receiver::new(|_| Act::Status(503)));

@@ -257,7 +257,17 @@ impl Manager {
     }
 
     fn known(&self, name: &TargetName) -> Result<Arc<Slot>, ChangeError> {
-        self.slot(name).ok_or_else(|| ChangeError::UnknownTarget(name.clone()))
+        self.slot(name).ok_or_else(|| match self.orphaned(name) {
+            Some(waiting) => ChangeError::Orphan { name: name.clone(), waiting },
+            None => ChangeError::UnknownTarget(name.clone()),
+        })
+    }
+
+    /// What waits under a name that has no target; None if that is nothing.
+    fn orphaned(&self, name: &TargetName) -> Option<u64> {
+        let queues = self.store.log().stats().into_iter();
+        let mut orphans = queues.filter(|queue| !queue.attached && queue.waiting > 0);
+        orphans.find(|queue| queue.name == *name).map(|queue| queue.waiting)
     }
 
     /// The targets that send nothing until a person lets them.

@@ -170,7 +170,10 @@ impl Manager {
         if self.slot(&uid.queue).is_none() {
             // An orphan has no schedule.
             return match self.stored(uid).await? {
-                Some(_) => Err(ChangeError::NotRunning(uid.queue.clone())),
+                Some(_) => Err(self.known(&uid.queue).err().unwrap_or_else(|| {
+                    // It was attached meanwhile.
+                    ChangeError::NotRunning(uid.queue.clone())
+                })),
                 None => Err(ChangeError::UnknownEntry(uid.clone())),
             };
         }

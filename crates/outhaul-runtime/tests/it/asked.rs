@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outhaul_runtime::store::Store;
+use outhaul_runtime::store::{Engine, Store, StoreOptions};
 use outhaul_runtime::target::ErrorKind;
 use outhaul_runtime::{Leftover, Removed, Runtime, State, TargetStatus};
 
@@ -12,6 +12,17 @@ fn of(runtime: &Runtime, target: &str) -> TargetStatus {
     check_sums(runtime);
     let found = runtime.targets().into_iter().find(|status| status.name.as_str() == target);
     found.unwrap_or_else(|| panic!("no {target}"))
+}
+
+/// Looks again and again.
+async fn until(holds: impl Fn() -> bool) {
+    let holds = async {
+        while !holds() {
+            pass(Duration::from_millis(5)).await;
+        }
+    };
+    // bounded: a minute, and the test has failed.
+    tokio::time::timeout(Duration::from_secs(60), holds).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -81,4 +92,57 @@ async fn a_paused_target_that_is_to_be_removed_when_it_is_drained_goes_when_it_i
     assert!(runtime.targets().is_empty());
     assert_eq!(a.delivered(), ["1"]);
     runtime.shutdown(Duration::from_secs(5)).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_orphan_is_discarded_for_good_with_what_failed_of_it_and_refuses_what_needs_a_target() {
+    for engine in [Engine::Journal, Engine::Spool] {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Store::open(dir.path(), StoreOptions { engine, ..StoreOptions::default() });
+        let moody = Scripted::new(|attempt| match attempt.event.id() {
+            "1" => Err(ErrorKind::ContentRefused.into()),
+            _ => Err(ErrorKind::ConnectionRefused.into()),
+        });
+        let other = Scripted::good();
+        let targets = vec![spec("a", &moody, options()), spec("b", &other, options())];
+        let runtime = start_on(open().await.unwrap(), targets).await.unwrap();
+        send(&runtime, [(1, "p"), (2, "q"), (3, "q")]).await;
+        until(|| of(&runtime, "a").failed == 1 && of(&runtime, "b").waiting == 0).await;
+        runtime.pause(&name("a")).await.unwrap();
+        let kept = Removed::Kept { waiting: 2 };
+        assert_eq!(runtime.remove(&name("a"), Leftover::Keep).await.unwrap(), kept);
+
+        assert_eq!(runtime.remove(&name("a"), Leftover::Keep).await.unwrap(), kept);
+        let a = name("a");
+        for refused in [
+            runtime.pause(&a).await,
+            runtime.resume(&a).await,
+            runtime.drain(&a).await.map(drop),
+            runtime.trial(&a).await.map(drop),
+            runtime.test(&a).await.map(drop),
+            runtime.remove(&a, Leftover::Drain).await.map(drop),
+        ] {
+            assert_eq!(refused.unwrap_err().reason(), "orphan");
+        }
+        assert_eq!((of(&runtime, "a").state, of(&runtime, "a").failed_stored), (State::Orphan, 1));
+
+        let removed = runtime.remove(&a, Leftover::Discard).await.unwrap();
+        assert_eq!(removed, Removed::Discarded { discarded: 3 });
+        assert!(runtime.targets().iter().all(|target| target.name != a));
+        for leftover in [Leftover::Drain, Leftover::Keep, Leftover::Discard] {
+            assert_eq!(runtime.remove(&a, leftover).await.unwrap_err().reason(), "not_found");
+        }
+        runtime.shutdown(Duration::from_secs(5)).await.unwrap();
+        drop(runtime);
+
+        let again = Scripted::good();
+        let targets = vec![spec("a", &again, options()), spec("b", &other, options())];
+        let runtime = start_on(open().await.unwrap(), targets).await.unwrap();
+        let status = of(&runtime, "a");
+        assert_eq!((status.waiting, status.failed_stored), (0, 0));
+        send(&runtime, [(4, "p")]).await;
+        settled(&runtime).await;
+        assert_eq!(again.delivered(), ["4"]);
+        runtime.shutdown(Duration::from_secs(5)).await.unwrap();
+    }
 }
