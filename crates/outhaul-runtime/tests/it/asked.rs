@@ -146,3 +146,15 @@ async fn an_orphan_is_discarded_for_good_with_what_failed_of_it_and_refuses_what
         runtime.shutdown(Duration::from_secs(5)).await.unwrap();
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_resumes_sees_no_pause_any_more() {
+    let runtime = start_on(Store::memory(), vec![spec("a", &Scripted::good(), options())]).await.unwrap();
+    for _ in 0..2000 {
+        runtime.pause(&name("a")).await.unwrap();
+        assert_eq!(of(&runtime, "a").state, State::Paused);
+        runtime.resume(&name("a")).await.unwrap();
+        assert_ne!(of(&runtime, "a").state, State::Paused);
+    }
+    runtime.shutdown(Duration::from_secs(5)).await.unwrap();
+}
