@@ -272,14 +272,11 @@ impl Manager {
             return Ok(Change::Unchanged);
         }
         self.check_repoint(&spec)?;
-        let paused = self.paused.lock().await.contains(&name);
         match old {
-            Some(old) => self.swap(&old, spec, intent.generation, paused).await?,
+            Some(old) => self.swap(&old, spec, intent.generation).await?,
             None => {
                 self.attach(&spec).await?;
-                let paused = paused || !spec.options.enabled;
-                self.launch(spec, intent.generation, paused, None);
-                self.publish();
+                self.start_next(spec, intent.generation, None).await;
                 return Ok(Change::Added);
             }
         }
@@ -287,15 +284,8 @@ impl Manager {
     }
 
     /// Puts a target in the place of another one.
-    async fn swap(
-        &self,
-        old: &Slot,
-        spec: TargetSpec,
-        generation: u64,
-        paused: bool,
-    ) -> Result<(), ChangeError> {
+    async fn swap(&self, old: &Slot, spec: TargetSpec, generation: u64) -> Result<(), ChangeError> {
         let (name, target) = (spec.name.clone(), Arc::clone(&spec.target));
-        let paused = |spec: &TargetSpec| paused || !spec.options.enabled;
         let alone = is_exclusive(&old.spec.target) || is_exclusive(&target);
         old.stop().await;
         // A caller may have given the same value with other options.
@@ -326,14 +316,10 @@ impl Manager {
             if let Err(error) = self.attach(&back).await {
                 tracing::error!(target = %name, %error, "the old target's queue is not as it was");
             }
-            let paused = paused(&back);
-            self.launch(back, generation, paused, Some(old));
-            self.publish();
+            self.start_next(back, generation, Some(old)).await;
             return Err(error);
         }
-        let paused = paused(&spec);
-        self.launch(spec, generation, paused, Some(old));
-        self.publish();
+        self.start_next(spec, generation, Some(old)).await;
         if !alone && !same_target {
             old.close().await;
         }

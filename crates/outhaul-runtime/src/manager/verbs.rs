@@ -50,10 +50,20 @@ pub enum EntryAnswer {
 
 impl Manager {
     pub(crate) async fn pause(&self, name: &TargetName) -> Result<(), ChangeError> {
-        let slot = self.known(name)?;
+        self.known(name)?;
         self.remember_pause(name, true).await?;
+        // Whoever is started from here on starts paused.
+        let slot = self.known(name)?;
         if slot.serves() {
-            self.ask(name, Command::Pause).await?;
+            tokio::select! {
+                biased;
+                // It takes up nothing new; how long its last attempts take is not waited for.
+                () = slot.ending() => {}
+                asked = self.ask(name, Command::Pause) => asked?,
+            }
+        }
+        if slot.is_ending() {
+            slot.pause_next.store(true, Ordering::Release);
         }
         // Nobody waits for it any more.
         self.changes.send_modify(|changes| *changes += 1);
@@ -65,6 +75,7 @@ impl Manager {
         let slot = self.known(name)?;
         let was_paused = slot.shown().state == State::Paused;
         let was_paused = self.remember_pause(name, false).await? || was_paused;
+        slot.pause_next.store(false, Ordering::Release);
         if was_paused && !slot.is_routed() && !slot.is_failed() {
             // As it was before the pause: it delivers what waits, and goes then if it is to be removed.
             return self.ask(name, Command::Resume).await;
@@ -87,7 +98,9 @@ impl Manager {
         let slot = self.known(name)?;
         if slot.is_failed() {
             slot.join().await;
-            self.launch(slot.spec.clone(), self.next_generation(), false, Some(&slot));
+            let paused = self.paused.lock().await;
+            self.launch(slot.spec.clone(), self.next_generation(), paused.contains(name), Some(&slot));
+            drop(paused);
             self.publish();
         }
         Ok(())

@@ -1,11 +1,15 @@
 //! What a person asks of a target in two words that meet: pauses, drains, removals and replacements.
 
+use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
 use outhaul_runtime::store::{Engine, Store, StoreOptions};
-use outhaul_runtime::target::ErrorKind;
-use outhaul_runtime::{Leftover, Removed, Runtime, State, TargetStatus};
+use outhaul_runtime::target::{ErrorKind, TargetOptions};
+use outhaul_runtime::{Change, Leftover, Removed, Runtime, State, TargetStatus};
+use tokio::task::JoinSet;
 
+use crate::gate::{Ask, Gate, Journal, gate_spec, notes};
 use crate::support::{Scripted, check_sums, name, options, pass, send, settled, spec, start_on};
 
 fn of(runtime: &Runtime, target: &str) -> TargetStatus {
@@ -157,4 +161,43 @@ async fn whoever_resumes_sees_no_pause_any_more() {
         assert_ne!(of(&runtime, "a").state, State::Paused);
     }
     runtime.shutdown(Duration::from_secs(5)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_waits_for_no_attempt_of_a_target_that_is_being_replaced() {
+    let journal = Journal::default();
+    let old = Arc::new(Gate::new("old", &journal).shut().exclusive());
+    let new = Arc::new(Gate::new("new", &journal).exclusive().asked(Ask::Hangs));
+    let options = TargetOptions { in_flight: NonZeroUsize::MIN, ..options() };
+    // In the attempt of the old one, and while the new one is asked.
+    for late in [false, true] {
+        journal.lock().unwrap().clear();
+        let targets = vec![gate_spec("a", &old, options.clone())];
+        let runtime = start_on(Store::memory(), targets).await.unwrap();
+        send(&runtime, [(1, "p"), (2, "p")]).await;
+        old.one_has_begun().await;
+        let (replacing, spec) = (runtime.clone(), gate_spec("a", &new, options.clone()));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { replacing.replace(spec).await });
+        pass(Duration::from_millis(100)).await;
+        assert_eq!(of(&runtime, "a").state, State::Draining);
+        if late {
+            old.let_through(1);
+            pass(Duration::from_millis(100)).await;
+            assert_eq!(of(&runtime, "a").state, State::Stopped);
+        }
+        runtime.pause(&name("a")).await.unwrap();
+        assert_eq!((of(&runtime, "a").state, of(&runtime, "a").generation), (State::Paused, 1));
+        assert_eq!(notes(&journal).contains(&"old: delivered 1".to_owned()), late);
+        if !late {
+            old.let_through(1);
+        }
+        assert_eq!(tasks.join_next().await.unwrap().unwrap().unwrap(), Change::Replaced);
+        pass(Duration::from_secs(60)).await;
+        assert_eq!((of(&runtime, "a").state, of(&runtime, "a").waiting), (State::Paused, 1));
+        runtime.resume(&name("a")).await.unwrap();
+        settled(&runtime).await;
+        assert_eq!(notes(&journal), ["old: delivered 1", "old: closed", "new: delivered 2"]);
+        runtime.shutdown(Duration::from_secs(5)).await.unwrap();
+    }
 }
