@@ -267,6 +267,8 @@ impl Runtime {
 
     /// Removes a target. With [`Leftover::Drain`] it goes later, when what waits is delivered. Dropping the future
     /// leaves it going on.
+    ///
+    /// With [`Leftover::Discard`] an orphan is removed too, with what waits under its name and what failed.
     pub async fn remove(&self, name: &TargetName, leftover: Leftover) -> Result<Removed, ChangeError> {
         self.manager().remove(name, leftover).await
     }
@@ -276,7 +278,7 @@ impl Runtime {
         self.manager().pause(name).await
     }
 
-    /// Ends a pause or a drain, and starts a worker anew that could not go on.
+    /// Ends a pause; of a target that is not paused, a drain. Starts a worker anew that could not go on.
     pub async fn resume(&self, name: &TargetName) -> Result<(), ChangeError> {
         self.manager().resume(name).await
     }

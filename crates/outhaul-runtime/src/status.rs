@@ -65,6 +65,8 @@ pub struct TargetStatus {
     pub kind: &'static str,
     /// Where it is in its life.
     pub state: State,
+    /// Whether it gets no new events until it is resumed or put again, whatever its state.
+    pub draining: bool,
     /// How it does.
     pub health: Health,
     /// A machine-readable word for why.
@@ -131,6 +133,7 @@ pub struct TargetStatus {
 impl TargetStatus {
     /// A target without new events delivers what waits, and is done then.
     pub(crate) fn leaving(&mut self, routed: bool) {
+        self.draining = !routed;
         if routed || matches!(self.state, State::Failed | State::Paused) {
             return;
         }
@@ -241,6 +244,7 @@ pub(crate) fn status(
     TargetStatus {
         kind: worker.kind,
         state: worker.state,
+        draining: false,
         health,
         reason,
         recovered: queue.recovered,

@@ -211,6 +211,11 @@ fn targets_are_added_replaced_repointed_drained_and_deleted() {
         assert!(!reply.problem(status, reason).to_string().contains("s3cret"));
     }
     assert_eq!(admin.good("POST", "/targets/file/drain"), json!({ "waiting": 0 }));
+    admin.good("POST", "/targets/file/pause");
+    let shown = admin.target("file");
+    assert_eq!((&shown["state"], &shown["draining"]), (&"paused".into(), &true.into()));
+    // Once to end the pause, once to take it back.
+    assert_eq!(admin.good("POST", "/targets/file/resume")["draining"], true);
     admin.relay.post("application/json", event("4", "p")).problem(503, "no_target");
     admin.good("POST", "/targets/file/resume");
     admin.post("4", "p");
@@ -218,6 +223,29 @@ fn targets_are_added_replaced_repointed_drained_and_deleted() {
     assert_eq!(values(&dir.path().join("out")).len(), 4);
     let ended = admin.relay.stop();
     assert!(!ended.ended_with(0).stderr.contains("s3cret"));
+}
+
+#[test]
+fn an_orphan_says_what_can_be_done_with_it_and_is_discarded() {
+    let dir = tempfile::tempdir().unwrap();
+    let receiver = Receiver::new(|_| Act::Status(503));
+    let to = format!("hook={}", receiver.uri(""));
+    let admin = Admin::start(dir.path(), &["--to", &to, "--to", "file:out"]);
+    admin.post("1", "p");
+    assert_eq!(admin.good("DELETE", "/targets/hook"), json!({ "queue": "kept", "waiting": 1 }));
+    assert_eq!(admin.good("DELETE", "/targets/hook?queue=keep"), json!({ "queue": "kept", "waiting": 1 }));
+    admin.ask("DELETE", "/targets/hook?queue=drain").problem(409, "orphan");
+    for verb in ["pause", "resume", "drain", "trial", "test"] {
+        let problem = admin.ask("POST", &format!("/targets/hook/{verb}")).problem(409, "orphan");
+        let detail = problem["detail"].as_str().unwrap();
+        assert!(detail.contains("PUT /api/v1/targets/hook") && detail.contains("?queue=discard"), "{detail}");
+    }
+    assert_eq!(admin.target("hook")["state"], "orphan");
+    let discarded = admin.good("DELETE", "/targets/hook?queue=discard");
+    assert_eq!(discarded, json!({ "queue": "discarded", "discarded": 1 }));
+    admin.ask("GET", "/targets/hook").problem(404, "not_found");
+    admin.ask("DELETE", "/targets/hook?queue=discard").problem(404, "not_found");
+    admin.relay.stop().ended_with(0);
 }
 
 #[test]

@@ -31,6 +31,7 @@ fn targets_are_shown_in_one_consistent_picture() {
         "bytes",
         "delivered",
         "discarded",
+        "draining",
         "failed",
         "failed_discarded_oldest",
         "failed_expired",

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use outhaul_store::event::TargetName;
-use outhaul_store::{Log, QueueStats, Store, StoreError};
+use outhaul_store::{Discard, Log, QueueStats, Store, StoreError};
 use outhaul_target::{Capabilities, ErrorKind, Target};
 use serde::Serialize;
 use tokio::sync::Semaphore;
@@ -79,14 +79,14 @@ pub enum Removed {
         /// What waits.
         waiting: u64,
     },
-    /// The target is gone; these entries stay as an orphan.
+    /// The target is gone, or was; these entries stay as an orphan.
     Kept {
         /// What waits.
         waiting: u64,
     },
     /// The target is gone, and so are these entries.
     Discarded {
-        /// What waited.
+        /// What waited; of an orphan, what had failed too.
         discarded: u64,
     },
 }
@@ -153,7 +153,10 @@ impl Manager {
         name: &TargetName,
         leftover: Leftover,
     ) -> Result<Removed, ChangeError> {
-        self.known(name)?;
+        match self.known(name) {
+            Err(ChangeError::Orphan { .. }) if leftover != Leftover::Drain => {}
+            known => drop(known?),
+        }
         let (manager, intent, name) = (Arc::clone(self), self.intend(name), name.clone());
         if leftover == Leftover::Drain {
             return self.begin_drain(name, intent, true).await.map(|waiting| Removed::Draining { waiting });
@@ -269,14 +272,11 @@ impl Manager {
             return Ok(Change::Unchanged);
         }
         self.check_repoint(&spec)?;
-        let paused = self.paused.lock().await.contains(&name);
         match old {
-            Some(old) => self.swap(&old, spec, intent.generation, paused).await?,
+            Some(old) => self.swap(&old, spec, intent.generation).await?,
             None => {
                 self.attach(&spec).await?;
-                let paused = paused || !spec.options.enabled;
-                self.launch(spec, intent.generation, paused, None);
-                self.publish();
+                self.start_next(spec, intent.generation, None).await;
                 return Ok(Change::Added);
             }
         }
@@ -284,15 +284,8 @@ impl Manager {
     }
 
     /// Puts a target in the place of another one.
-    async fn swap(
-        &self,
-        old: &Slot,
-        spec: TargetSpec,
-        generation: u64,
-        paused: bool,
-    ) -> Result<(), ChangeError> {
+    async fn swap(&self, old: &Slot, spec: TargetSpec, generation: u64) -> Result<(), ChangeError> {
         let (name, target) = (spec.name.clone(), Arc::clone(&spec.target));
-        let paused = |spec: &TargetSpec| paused || !spec.options.enabled;
         let alone = is_exclusive(&old.spec.target) || is_exclusive(&target);
         old.stop().await;
         // A caller may have given the same value with other options.
@@ -323,14 +316,10 @@ impl Manager {
             if let Err(error) = self.attach(&back).await {
                 tracing::error!(target = %name, %error, "the old target's queue is not as it was");
             }
-            let paused = paused(&back);
-            self.launch(back, generation, paused, Some(old));
-            self.publish();
+            self.start_next(back, generation, Some(old)).await;
             return Err(error);
         }
-        let paused = paused(&spec);
-        self.launch(spec, generation, paused, Some(old));
-        self.publish();
+        self.start_next(spec, generation, Some(old)).await;
         if !alone && !same_target {
             old.close().await;
         }
@@ -350,7 +339,14 @@ impl Manager {
     ) -> Result<Removed, ChangeError> {
         let _turn = intent.place.turn.lock().await;
         self.check(name, intent)?;
-        let slot = self.known(name)?;
+        let slot = match self.known(name) {
+            Err(ChangeError::Orphan { waiting, .. }) => {
+                let removed = self.take_orphan(name, leftover, waiting).await;
+                self.forget_place(name);
+                return removed;
+            }
+            known => known?,
+        };
         self.unroute(&slot).await;
         slot.stop().await;
         let log = self.store.log();
@@ -369,6 +365,24 @@ impl Manager {
         self.forget_place(name);
         self.changes.send_modify(|changes| *changes += 1);
         Ok(removed?)
+    }
+
+    /// Takes an orphan out, whose turn it is: no target is there, and none comes meanwhile.
+    async fn take_orphan(
+        &self,
+        name: &TargetName,
+        leftover: Leftover,
+        waiting: u64,
+    ) -> Result<Removed, ChangeError> {
+        if leftover != Leftover::Discard {
+            return Ok(Removed::Kept { waiting });
+        }
+        // The queue goes last: if this breaks off, the orphan is still there to be asked for again.
+        let failed = self.store.failed().discard(Discard::All { target: Some(name.clone()) }).await?;
+        let waited = self.store.log().remove(name).await?;
+        self.forget_pause(name).await?;
+        self.changes.send_modify(|changes| *changes += 1);
+        Ok(Removed::Discarded { discarded: waited + failed })
     }
 }
 

@@ -145,7 +145,7 @@ impl Manager {
                         return Err(ChangeError::NotRunning(name));
                     }
                 }
-                Err(ChangeError::UnknownTarget(_)) => {}
+                Err(ChangeError::UnknownTarget(_) | ChangeError::Orphan { .. }) => {}
                 asked => break asked??,
             }
         };

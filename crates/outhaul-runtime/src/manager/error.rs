@@ -10,6 +10,17 @@ pub enum ChangeError {
     /// There is no such target: the name is a mistake.
     #[error("there is no target named {0}")]
     UnknownTarget(TargetName),
+    /// Entries wait under this name, and there is no target that could do that.
+    #[error(
+        "{name} is an orphan: its waiting entries ({waiting}) have no target. Put a target under this name to have them \
+         delivered, or remove it to discard them"
+    )]
+    Orphan {
+        /// The name.
+        name: TargetName,
+        /// What waits.
+        waiting: u64,
+    },
     /// Two targets have one name.
     #[error("two targets are named {0}; a name is unique over all kinds")]
     Twice(TargetName),
@@ -75,6 +86,7 @@ impl ChangeError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::UnknownTarget(_) | Self::UnknownEntry(_) => "not_found",
+            Self::Orphan { .. } => "orphan",
             Self::Twice(_) => "name_twice",
             Self::Repoint { .. } => "repoint",
             Self::Superseded { .. } => "superseded",

@@ -76,6 +76,8 @@ pub(crate) struct Slot {
     status: Arc<Mutex<WorkerStatus>>,
     /// Whether it gets new events.
     routed: AtomicBool,
+    /// It was paused while its worker ended: whoever follows starts paused.
+    pause_next: AtomicBool,
     commands: mpsc::Sender<Command>,
     stop: watch::Sender<Option<Instant>>,
     worker: tokio::sync::Mutex<JoinSet<Result<(), StoreError>>>,
@@ -117,8 +119,28 @@ impl Slot {
         lock(&self.status).clone()
     }
 
+    /// As others are to see it: one that was paused on its way out sends nothing more.
+    fn told(&self) -> WorkerStatus {
+        let mut shown = self.shown();
+        if self.pause_next.load(Ordering::Acquire) && shown.state != State::Failed {
+            shown.state = State::Paused;
+        }
+        shown
+    }
+
     fn is_failed(&self) -> bool {
         lock(&self.status).state == State::Failed
+    }
+
+    /// Whether its worker takes up nothing new any more.
+    fn is_ending(&self) -> bool {
+        self.stop.borrow().is_some()
+    }
+
+    /// Resolves when its worker is to end.
+    async fn ending(&self) {
+        // The sender lives as long as this.
+        drop(self.stop.subscribe().wait_for(Option::is_some).await);
     }
 
     /// Has the worker finish what is in flight, at the latest at the deadline.
@@ -257,12 +279,22 @@ impl Manager {
     }
 
     fn known(&self, name: &TargetName) -> Result<Arc<Slot>, ChangeError> {
-        self.slot(name).ok_or_else(|| ChangeError::UnknownTarget(name.clone()))
+        self.slot(name).ok_or_else(|| match self.orphaned(name) {
+            Some(waiting) => ChangeError::Orphan { name: name.clone(), waiting },
+            None => ChangeError::UnknownTarget(name.clone()),
+        })
+    }
+
+    /// What waits under a name that has no target; None if that is nothing.
+    fn orphaned(&self, name: &TargetName) -> Option<u64> {
+        let queues = self.store.log().stats().into_iter();
+        let mut orphans = queues.filter(|queue| !queue.attached && queue.waiting > 0);
+        orphans.find(|queue| queue.name == *name).map(|queue| queue.waiting)
     }
 
     /// The targets that send nothing until a person lets them.
     pub(crate) fn paused(&self) -> BTreeSet<TargetName> {
-        let paused = self.slots().into_iter().filter(|slot| slot.shown().state == State::Paused);
+        let paused = self.slots().into_iter().filter(|slot| slot.told().state == State::Paused);
         paused.map(|slot| slot.spec.name.clone()).collect()
     }
 
@@ -311,6 +343,16 @@ impl Manager {
         Ok(())
     }
 
+    /// Starts the worker of a target in its turn, paused if that is what a person or its configuration wants.
+    async fn start_next(&self, spec: TargetSpec, generation: u64, before: Option<&Slot>) {
+        // Under the lock: a pause before is heeded here, and one behind finds this worker.
+        let paused = self.paused.lock().await;
+        let pause = paused.contains(&spec.name) || !spec.options.enabled;
+        self.launch(spec, generation, pause, before);
+        drop(paused);
+        self.publish();
+    }
+
     /// Starts the worker of a target whose queue is attached, in place of whatever was there.
     fn launch(&self, spec: TargetSpec, generation: u64, paused: bool, before: Option<&Slot>) -> Arc<Slot> {
         let kind = std::panic::catch_unwind(AssertUnwindSafe(|| spec.target.kind())).unwrap_or("");
@@ -349,6 +391,7 @@ impl Manager {
             generation,
             status,
             routed: AtomicBool::new(true),
+            pause_next: AtomicBool::new(false),
             commands,
             stop,
             worker: tokio::sync::Mutex::new(worker),
@@ -367,7 +410,7 @@ impl Manager {
         let joined = shown.map(|queue| {
             let slot = slots.get(&queue.name);
             let failed = failed.iter().find(|failed| failed.target == queue.name);
-            let mut status = status(queue, slot.map(|slot| slot.shown()), failed, now);
+            let mut status = status(queue, slot.map(|slot| slot.told()), failed, now);
             // What is wrong with the target itself is told first.
             if disk_full && status.health == crate::Health::Online {
                 (status.health, status.reason) = (crate::Health::Degraded, "disk_full");

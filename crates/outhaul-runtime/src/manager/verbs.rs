@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use super::error::ChangeError;
 use super::{Manager, PAUSED_MEMO};
+use crate::status::State;
 use crate::worker::control::{Command, Retried};
 use crate::worker::lanes::LaneKey;
 
@@ -49,20 +50,36 @@ pub enum EntryAnswer {
 
 impl Manager {
     pub(crate) async fn pause(&self, name: &TargetName) -> Result<(), ChangeError> {
-        let slot = self.known(name)?;
+        self.known(name)?;
         self.remember_pause(name, true).await?;
+        // Whoever is started from here on starts paused.
+        let slot = self.known(name)?;
         if slot.serves() {
-            self.ask(name, Command::Pause).await?;
+            tokio::select! {
+                biased;
+                // It takes up nothing new; how long its last attempts take is not waited for.
+                () = slot.ending() => {}
+                asked = self.ask(name, Command::Pause) => asked?,
+            }
+        }
+        if slot.is_ending() {
+            slot.pause_next.store(true, Ordering::Release);
         }
         // Nobody waits for it any more.
         self.changes.send_modify(|changes| *changes += 1);
         Ok(())
     }
 
-    /// Sends again, and gets new events again. A worker that could not go on is started anew.
+    /// Sends again; one that was not paused gets new events again. A worker that could not go on is started anew.
     pub(crate) async fn resume(self: &Arc<Self>, name: &TargetName) -> Result<(), ChangeError> {
         let slot = self.known(name)?;
-        self.remember_pause(name, false).await?;
+        let was_paused = slot.shown().state == State::Paused;
+        let was_paused = self.remember_pause(name, false).await? || was_paused;
+        slot.pause_next.store(false, Ordering::Release);
+        if was_paused && !slot.is_routed() && !slot.is_failed() {
+            // As it was before the pause: it delivers what waits, and goes then if it is to be removed.
+            return self.ask(name, Command::Resume).await;
+        }
         let (manager, intent, name) = (Arc::clone(self), self.intend(name), name.clone());
         if slot.is_failed() {
             return self.run(async move { manager.restart(&name, &intent.place).await }).await;
@@ -81,7 +98,9 @@ impl Manager {
         let slot = self.known(name)?;
         if slot.is_failed() {
             slot.join().await;
-            self.launch(slot.spec.clone(), self.next_generation(), false, Some(&slot));
+            let paused = self.paused.lock().await;
+            self.launch(slot.spec.clone(), self.next_generation(), paused.contains(name), Some(&slot));
+            drop(paused);
             self.publish();
         }
         Ok(())
@@ -90,7 +109,7 @@ impl Manager {
     /// The next trial is due now; false if the target did not wait for one.
     pub(crate) async fn trial(&self, name: &TargetName) -> Result<bool, ChangeError> {
         let slot = self.known(name)?;
-        if slot.shown().state == crate::State::Paused {
+        if slot.shown().state == State::Paused {
             return Err(ChangeError::Paused(name.clone()));
         }
         self.ask(name, Command::Trial).await
@@ -115,7 +134,8 @@ impl Manager {
         })
     }
 
-    async fn remember_pause(&self, name: &TargetName, pause: bool) -> Result<(), ChangeError> {
+    /// Answers whether anything is changed by it.
+    async fn remember_pause(&self, name: &TargetName, pause: bool) -> Result<bool, ChangeError> {
         let mut paused = self.paused.lock().await;
         let mut changed = paused.clone();
         let differs = if pause { changed.insert(name.clone()) } else { changed.remove(name) };
@@ -124,11 +144,11 @@ impl Manager {
             self.store.set_memo(PAUSED_MEMO, names.join("\n").into_bytes()).await?;
             *paused = changed;
         }
-        Ok(())
+        Ok(differs)
     }
 
     pub(super) async fn forget_pause(&self, name: &TargetName) -> Result<(), ChangeError> {
-        self.remember_pause(name, false).await
+        self.remember_pause(name, false).await.map(drop)
     }
 
     /// Has the worker of a target do something. While the target is being replaced, that of its successor does it.
@@ -163,7 +183,10 @@ impl Manager {
         if self.slot(&uid.queue).is_none() {
             // An orphan has no schedule.
             return match self.stored(uid).await? {
-                Some(_) => Err(ChangeError::NotRunning(uid.queue.clone())),
+                Some(_) => Err(self.known(&uid.queue).err().unwrap_or_else(|| {
+                    // It was attached meanwhile.
+                    ChangeError::NotRunning(uid.queue.clone())
+                })),
                 None => Err(ChangeError::UnknownEntry(uid.clone())),
             };
         }

@@ -150,6 +150,7 @@ impl Worker {
                 if !self.reached && self.running == 0 {
                     self.probe(false);
                 }
+                self.show_state(now);
                 reply(asked, ());
             }
             Command::Trial(asked) => {

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
 mod alone;
+mod asked;
 mod blame;
 mod clocks;
 mod delivery;

@@ -293,7 +293,7 @@ async fn an_orphans_entries_are_listed_and_discarded() {
     send(&runtime, [(1, "p"), (2, "p")]).await;
     runtime.remove(&name("a"), outhaul_runtime::Leftover::Keep).await.unwrap();
     assert_eq!(list(&runtime, EntryQuery::default()).await.len(), 2);
-    assert_eq!(runtime.retry(&uid(1)).await.unwrap_err().reason(), "not_running");
+    assert_eq!(runtime.retry(&uid(1)).await.unwrap_err().reason(), "orphan");
     assert_eq!(runtime.discard(&uid(1)).await.unwrap(), EntryAnswer::Discarded);
     assert_eq!(list(&runtime, EntryQuery::default()).await.len(), 1);
     check_sums(&runtime);

@@ -137,6 +137,10 @@ fn refused(error: &ChangeError) -> Problem {
     };
     let detail = match error {
         ChangeError::UnknownTarget(_) => format!("{error}; GET /api/v1/targets lists them"),
+        ChangeError::Orphan { name, waiting } => format!(
+            "{name} is an orphan: its waiting entries ({waiting}) have no target. PUT /api/v1/targets/{name} attaches \
+             them to one, DELETE /api/v1/targets/{name}?queue=discard discards them"
+        ),
         _ => error.to_string(),
     };
     let problem = Problem::new(status, error.reason(), detail);
