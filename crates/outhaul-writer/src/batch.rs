@@ -34,11 +34,11 @@ impl<S: Sink> Batch<S> {
     }
 
     pub(crate) fn put(&mut self, entry: Entry<Job<S>>) {
-        let Entry { key, bytes, epoch, since, body: Job { promise, extra } } = entry;
+        let Entry { key, bytes, epoch, since, again, body: Job { promise, extra } } = entry;
         // The operation is there: only a batch takes it, and puts it back before it gives the entry away.
         let Some(op) = promise.take() else { return };
         self.ops.push(op);
-        self.rest.push(Entry { key, bytes, epoch, since, body: (promise, extra) });
+        self.rest.push(Entry { key, bytes, epoch, since, again, body: (promise, extra) });
     }
 
     /// Takes out of `ops` what a later operation of the same pid and key replaces.

@@ -5,7 +5,8 @@
 //! the step in which it saw no room, so no drain falls between. What may run foreign code – wakers, logs – is collected
 //! in [`Effects`] and happens after the lock is released.
 //!
-//! **Room.** A shard takes what keeps its backlog within its capacity. What could never fit – an operation larger than
+//! **Room.** A shard takes what keeps its backlog within its capacity; what has come back from the sink once is part of it
+//! until it ends, in the sink too. What could never fit – an operation larger than
 //! the byte budget, a group larger than the count – is taken when every shard it touches is empty, and queues behind
 //! nobody. So that it is not starved, its refusal keeps new work away until they are empty, not half.
 //!
@@ -322,7 +323,7 @@ impl<T> State<T> {
             return None;
         }
         queue.drain(into);
-        self.taken(shard, load, now, effects);
+        self.taken(shard, load, Load::default(), now, effects);
         Some(load)
     }
 
@@ -489,10 +490,18 @@ impl<T> State<T> {
         }
     }
 
-    /// The task hands a batch to the sink.
-    pub(crate) fn taken(&mut self, shard: usize, load: Load, now: Instant, effects: &mut Effects) {
+    /// The task hands a batch to the sink; `kept` of it has come back before.
+    pub(crate) fn taken(
+        &mut self,
+        shard: usize,
+        load: Load,
+        kept: Load,
+        now: Instant,
+        effects: &mut Effects,
+    ) {
         let queue = &mut self.shards[shard];
         queue.depth -= load;
+        queue.kept = kept;
         queue.in_flight = load.ops;
         queue.applying_since = Some(now);
         self.counters.depth -= load.ops;
@@ -505,6 +514,7 @@ impl<T> State<T> {
     pub(crate) fn settled(&mut self, shard: usize, settled: &Settled, effects: &mut Effects) {
         let queue = &mut self.shards[shard];
         queue.in_flight = 0;
+        let kept = std::mem::take(&mut queue.kept);
         queue.applying_since = None;
         queue.hung = settled.ended == Ended::TimedOut;
         for Hold { key, why, load, epochs } in &settled.holds {
@@ -523,8 +533,8 @@ impl<T> State<T> {
             self.deepen(shard, settled.retried, effects);
         }
         self.barriers.failed(&settled.failures);
-        if !settled.holds.is_empty() {
-            // The shard may be empty but for what is held now.
+        if !settled.holds.is_empty() || kept.ops > 0 {
+            // What kept its room may have ended, and the shard be empty but for what is held now.
             self.eased(shard, effects);
         }
     }
@@ -544,6 +554,7 @@ impl<T> State<T> {
         queue.depth -= waiting;
         queue.gone = true;
         queue.in_flight = 0;
+        queue.kept = Load::default();
         queue.applying_since = None;
         self.counters.depth -= waiting.ops;
         self.counters.failed += failures.count();

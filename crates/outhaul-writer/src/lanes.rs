@@ -358,7 +358,7 @@ mod tests {
     use super::*;
 
     fn entry(key: u64, body: u32) -> Entry<u32> {
-        Entry { key, bytes: 10, epoch: 0, since: None, body }
+        Entry { key, bytes: 10, epoch: 0, since: None, again: false, body }
     }
 
     fn take(lanes: &mut Lanes<u32>, ops: usize, bytes: u128) -> Vec<u32> {

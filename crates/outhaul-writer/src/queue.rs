@@ -73,6 +73,8 @@ pub(crate) struct Entry<T> {
     pub(crate) epoch: u64,
     /// When it was accepted: of one in [`SAMPLED`], since a look at the clock costs as much as the rest of it.
     pub(crate) since: Option<Instant>,
+    /// It has been in the sink and come back, and may do so again: it keeps its room until it ends.
+    pub(crate) again: bool,
     pub(crate) body: T,
 }
 
@@ -121,6 +123,8 @@ pub(crate) struct ShardQueue<T> {
     /// It has refused what never fits, for which it has to be empty: half is not enough to release it.
     pub(crate) empties: bool,
     pub(crate) in_flight: usize,
+    /// What of it has come back before: it keeps its room, or each try of a long outage would make some for more.
+    pub(crate) kept: Load,
     pub(crate) applying_since: Option<Instant>,
     /// Its last call did not end in time.
     pub(crate) hung: bool,
@@ -150,6 +154,7 @@ impl<T> ShardQueue<T> {
             latched: false,
             empties: false,
             in_flight: 0,
+            kept: Load::default(),
             applying_since: None,
             hung: false,
             marks: Vec::new(),
@@ -163,12 +168,12 @@ impl<T> ShardQueue<T> {
     /// What takes room: of what is held only that above half of the capacity.
     fn used(&self) -> Load {
         let beside = self.held.load().at_most(self.capacity.half());
-        self.depth.above(beside).plus(self.reserved)
+        self.depth.above(beside).plus(self.kept).plus(self.reserved)
     }
 
     /// What goes away by itself, or is expected.
     pub(crate) fn busy(&self) -> Load {
-        self.depth.above(self.held.load()).plus(self.reserved)
+        self.depth.above(self.held.load()).plus(self.kept).plus(self.reserved)
     }
 
     /// Whether nothing is in it but what is held, which only a person ends.

@@ -327,10 +327,11 @@ impl<S: Sink> Shard<S> {
         }
         self.drain();
         let (batch, queue_us) = (&mut self.batch, &mut self.settled.queue_us);
-        let mut load = Load::default();
+        let (mut load, mut kept) = (Load::default(), Load::default());
         if self.suspects.is_empty() {
             load = self.lanes.take(bound, self.once, |entry| {
                 note_queued(queue_us, &entry, at);
+                kept += if entry.again { Load::one(entry.bytes) } else { Load::default() };
                 batch.put(entry);
             });
         } else {
@@ -343,10 +344,11 @@ impl<S: Sink> Shard<S> {
                 load += Load::one(entry.bytes);
                 batch.put(entry);
             }
+            kept = load;
         }
         if load.ops > 0 {
             let closed = self.gate.step(|state, effects| {
-                state.taken(self.index, load, at, effects);
+                state.taken(self.index, load, kept, at, effects);
                 state.phase() == Phase::Closed
             });
             if closed {
@@ -453,10 +455,11 @@ impl<S: Sink> Shard<S> {
     }
 
     fn come_again(&mut self, op: S::Op, rest: Rest<S>) {
-        let Entry { key, bytes, epoch, since: _, body: (promise, extra) } = rest;
+        let Entry { key, bytes, epoch, body: (promise, extra), .. } = rest;
         self.settled.retried += Load::one(bytes);
         promise.put(op);
-        self.again.push(Entry { key, bytes, epoch, since: None, body: Job { promise, extra } });
+        let body = Job { promise, extra };
+        self.again.push(Entry { key, bytes, epoch, since: None, again: true, body });
     }
 
     /// The batch failed as a whole, over one of its operations: half of it is tried at once.
@@ -596,7 +599,7 @@ impl<S: Sink> Drop for Shard<S> {
             held
         };
         let mut waiting = Load::default();
-        for (Entry { key, bytes, epoch, since, body: Job { promise, extra } }, held) in
+        for (Entry { key, bytes, epoch, since, again, body: Job { promise, extra } }, held) in
             entries.into_iter().zip(held)
         {
             let reason = match phase {
@@ -606,7 +609,7 @@ impl<S: Sink> Drop for Shard<S> {
             };
             waiting += Load::one(bytes);
             let Some(op) = promise.take() else { continue };
-            let rest = Entry { key, bytes, epoch, since, body: (promise, extra) };
+            let rest = Entry { key, bytes, epoch, since, again, body: (promise, extra) };
             self.end(&op, rest, Err(WriteError::NotWritten { reason }));
         }
         let settled = std::mem::take(&mut self.settled);

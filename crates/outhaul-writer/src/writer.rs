@@ -247,7 +247,7 @@ impl<S: Sink> Writer<S> {
         let bytes = op.bytes();
         let (promise, ticket) = ticket(op);
         let body = Job { promise, extra: submitted() };
-        (shard, Entry { key, bytes, epoch: 0, since: None, body }, ticket)
+        (shard, Entry { key, bytes, epoch: 0, since: None, again: false, body }, ticket)
     }
 
     /// The shard of a pid, as [`shard_of`](crate::shard_of), and its lane there; 0 and 0 without one.

@@ -1,4 +1,8 @@
-use outhaul_writer::{LatchScope, RefusedReason, Writer, WriterOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use outhaul_writer::{Answer, LatchScope, RefusedReason, Sink, SinkError, Writer, WriterOptions};
 
 use crate::logged;
 use crate::support::*;
@@ -133,4 +137,76 @@ async fn a_group_that_never_fits_is_not_starved_by_what_does() {
     sink.go_on();
     soon(writer.close()).await.unwrap();
     assert_eq!(sink.applied_of("b"), (10..30).collect::<Vec<_>>());
+}
+
+/// Fails everything transiently while it is down; a call takes 50 ms.
+struct Store(AtomicBool);
+
+impl Sink for Store {
+    type Op = Op;
+    type Output = ();
+    type Error = Told;
+
+    async fn apply(&self, _: u64, ops: &[Op]) -> Answer<(), Told> {
+        // bounded: the clock is paused.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        match self.0.load(Ordering::SeqCst) {
+            true => Answer::Failed(SinkError::transient(Told(ops[0].value))),
+            false => Answer::Applied(()),
+        }
+    }
+}
+
+/// A batch takes more than a shard holds, so that every try takes the whole backlog.
+#[tokio::test(start_paused = true)]
+async fn in_a_long_outage_the_latch_stays_and_the_backlog_is_within_the_capacity_and_a_batch() {
+    for (ops_max, count_of_shards, latch) in
+        [(100, 1, LatchScope::Whole), (100, 1, LatchScope::Shard), (400, 4, LatchScope::Whole)]
+    {
+        let sink = Arc::new(Store(AtomicBool::new(true)));
+        let options = WriterOptions {
+            shards: shards(count_of_shards),
+            ops_max: count(ops_max),
+            latch,
+            ..WriterOptions::default()
+        };
+        let writer = Writer::open(Arc::clone(&sink), options);
+        let mut accepted = 0;
+        for _ in 0..2_500 {
+            for n in 0..200 {
+                accepted += usize::from(writer.try_admit(op(&format!("p{}", n % 50), n)).is_ok());
+            }
+            // bounded: the clock is paused.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let stats = writer.stats();
+        assert!(accepted <= 2 * ops_max, "{accepted} of {ops_max} were let in");
+        assert_eq!(stats.depth + stats.in_flight, accepted);
+        // Once, or before the first batch is taken once more.
+        assert!(stats.latched && stats.latches <= 2, "{stats:?}");
+        sink.0.store(false, Ordering::SeqCst);
+        soon(writer.flush()).await.unwrap();
+        let stats = writer.stats();
+        assert_eq!((stats.applied, stats.failed, stats.latched), (accepted as u64, 0, false));
+        soon(writer.try_admit(op("p", 1)).unwrap()).await.unwrap();
+        soon(writer.close()).await.unwrap();
+    }
+}
+
+/// Its release is the only one that can wake the `send`: nothing is taken behind the end of the try.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_retry_makes_room() {
+    let sink = TestSink::held();
+    sink.fail(1, [Fault::Transient]);
+    let writer = open(&sink, WriterOptions { ops_max: count(1), gather: false, ..WriterOptions::default() });
+    drop(writer.try_admit(op("a", 1)).unwrap());
+    sink.step().await;
+    // It is in the sink for the second time, and keeps its room.
+    assert_eq!((writer.stats().depth, writer.stats().in_flight), (0, 1));
+    let mut send = Box::pin(writer.send(op("b", 2)));
+    assert!(pending(&mut send).await);
+    sink.go_on();
+    soon(soon(send).await.unwrap()).await.unwrap();
+    assert_eq!(sink.applied(), [1, 2]);
+    assert!(!writer.is_saturated());
 }
