@@ -64,7 +64,7 @@ fn crash_every_answered_event_arrives_in_order_and_repeats_keep_their_id() {
     failed.args(["failed", "ls", "--json", "--data", "data"]).current_dir(dir.path());
     let failed: serde_json::Value = serde_json::from_slice(&failed.output().unwrap().stdout).unwrap();
     let failed = failed.as_array().unwrap();
-    assert!(failed.iter().all(|entry| entry["reason"] == "crash_suspect"), "{failed:?}");
+    assert!(failed.iter().all(|entry| entry["class"] == "crash_suspect"), "{failed:?}");
     assert!(failed.len() as u64 <= rounds / 3, "{failed:?}");
 
     let answered = world.answered.lock().unwrap().clone();
