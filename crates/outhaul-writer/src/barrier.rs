@@ -58,6 +58,12 @@ impl Barriers {
         }
     }
 
+    /// Nothing is outstanding any more, and nothing will be.
+    pub(crate) fn end_all(&mut self) {
+        let current = self.epochs.back().map_or(0, |(epoch, _)| *epoch);
+        self.epochs = VecDeque::from([(current, 0)]);
+    }
+
     /// All operations of the epochs before this one have ended. None when no flush runs.
     pub(crate) fn awaited_floor(&self) -> Option<u64> {
         (!self.running.is_empty()).then(|| self.epochs.front().map_or(u64::MAX, |(epoch, _)| *epoch))

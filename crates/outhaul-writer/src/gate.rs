@@ -26,6 +26,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::barrier::{Barriers, HELD};
+use crate::foreign::{discard, guard};
 use crate::held::{Held, Hold};
 use crate::queue::{Entry, Load, SAMPLED, ShardQueue};
 use crate::report::Failures;
@@ -55,6 +56,7 @@ pub(crate) struct State<T> {
     scope: LatchScope,
     phase: Phase,
     latched_shards: usize,
+    ended_shards: usize,
     depth_warning: usize,
     pub(crate) barriers: Barriers,
     /// What a close, or a drop, gave up.
@@ -91,8 +93,9 @@ impl Effects {
             tracing::warn!(depth, "the backlog is deeper than ever");
         }
         for waker in self.task.into_iter().chain(self.wakers) {
-            waker.wake();
+            guard("waker", || waker.wake());
         }
+        discard(self.stale);
     }
 }
 
@@ -150,7 +153,7 @@ impl<T> Last<T> {
 
 impl<T> Drop for Last<T> {
     fn drop(&mut self) {
-        self.0.gone.send_modify(|gone| *gone += 1);
+        guard("waker", || self.0.gone.send_modify(|gone| *gone += 1));
     }
 }
 
@@ -170,6 +173,7 @@ impl<T> Gate<T> {
             scope: options.latch,
             phase: Phase::Open,
             latched_shards: 0,
+            ended_shards: 0,
             depth_warning: DEPTH_WARNING,
             barriers: Barriers::new(),
             not_written: 0,
@@ -200,11 +204,12 @@ impl<T> Gate<T> {
     /// Lets the flushes go on that waited for this.
     pub(crate) fn reached(&self, floor: Option<u64>) {
         let Some(floor) = floor else { return };
-        self.floor.send_if_modified(|known| {
+        let raise = |known: &mut u64| {
             let higher = floor > *known;
             *known = floor.max(*known);
             higher
-        });
+        };
+        guard("waker", || self.floor.send_if_modified(raise));
     }
 
     /// Returns when every operation of the epochs before `floor` has ended.
@@ -539,27 +544,45 @@ impl<T> State<T> {
         }
     }
 
-    /// A shard ends with a backlog.
+    /// What a shard has accepted and not settled.
+    pub(crate) fn outstanding(&self, shard: usize) -> u64 {
+        let queue = &self.shards[shard];
+        (queue.depth.ops + queue.in_flight) as u64
+    }
+
+    /// A shard ends with a backlog; all that it had is in `settled`.
     pub(crate) fn abandoned(
         &mut self,
         shard: usize,
-        waiting: Load,
-        in_sink: u64,
-        failures: &Failures,
+        (waiting, in_sink): (u64, u64),
+        settled: &Settled,
         effects: &mut Effects,
     ) {
-        self.not_written += waiting.ops as u64;
+        self.not_written += waiting;
         self.abandoned += in_sink;
         let queue = &mut self.shards[shard];
-        queue.depth -= waiting;
+        let depth = std::mem::take(&mut queue.depth);
         queue.gone = true;
         queue.in_flight = 0;
         queue.kept = Load::default();
         queue.applying_since = None;
-        self.counters.depth -= waiting.ops;
-        self.counters.failed += failures.count();
-        self.barriers.failed(failures);
+        self.counters.depth -= depth.ops;
+        self.counters.applied += settled.applied;
+        self.counters.coalesced += settled.coalesced;
+        self.counters.failed += settled.failures.count();
+        self.barriers.failed(&settled.failures);
         self.eased(shard, effects);
+    }
+
+    /// As [`ended`](Self::ended), of a shard that is gone; with the last of them everything has ended, also what a panic
+    /// has lost.
+    pub(crate) fn ended_for_good(&mut self, epochs: &[(u64, usize)]) -> Option<u64> {
+        self.ended(epochs);
+        self.ended_shards += 1;
+        if self.ended_shards == self.shards.len() {
+            self.barriers.end_all();
+        }
+        self.barriers.awaited_floor()
     }
 
     /// Room has come free in a shard.

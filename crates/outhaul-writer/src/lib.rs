@@ -62,6 +62,7 @@ mod barrier;
 mod batch;
 mod error;
 mod flush;
+mod foreign;
 mod gate;
 mod gather;
 mod held;

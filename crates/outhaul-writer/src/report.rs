@@ -75,16 +75,19 @@ impl Failures {
     }
 
     /// Notes one failed operation.
-    pub(crate) fn note<E>(&mut self, shard: u64, pid: Option<&str>, kind: FailureKind, error: &E)
-    where
-        E: Error + Clone + Send + Sync + 'static,
-    {
+    pub(crate) fn note(
+        &mut self,
+        shard: u64,
+        pid: Option<&str>,
+        kind: FailureKind,
+        error: &Arc<dyn Error + Send + Sync>,
+    ) {
         let pid = pid.map(Arc::<str>::from);
         if let Some(known) = self.pids.get_mut(&pid) {
             known.failed += 1;
             return;
         }
-        let first = ShardFailure { shard, kind, error: Arc::new(error.clone()) };
+        let first = ShardFailure { shard, kind, error: Arc::clone(error) };
         self.add(pid, 1, &first);
     }
 

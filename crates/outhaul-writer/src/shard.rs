@@ -1,12 +1,12 @@
 //! The task of one shard: takes a batch, hands it to the sink, tells everybody what came of it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::error::Error;
 use std::future::{Future, poll_fn};
-use std::iter::repeat_n;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, Span};
 
 use crate::batch::{Batch, Rest};
+use crate::foreign::{discard, guard, silence};
 use crate::gate::{Ended, Gate, Last, Phase, Seen, Settled};
 use crate::gather::{Gather, Pause};
 use crate::held::{Hold, Why};
@@ -71,7 +72,8 @@ impl Extra {
 }
 
 pub(crate) type GateOf<S> = Gate<Job<S>>;
-type ResultOf<S> = Result<<S as Sink>::Output, SinkError<<S as Sink>::Error>>;
+/// None where a clone of it has panicked.
+type ResultOf<S> = Option<Result<<S as Sink>::Output, SinkError<<S as Sink>::Error>>>;
 
 /// A flush of one pid that waits for so many more of it to end.
 struct Watch {
@@ -261,7 +263,7 @@ impl<S: Sink> Shard<S> {
             // All that came is of pids that are held.
             return 0;
         }
-        if catch_unwind(AssertUnwindSafe(|| self.batch.coalesce(&self.sink))).is_err() {
+        if guard("coalesce_key", || self.batch.coalesce(&self.sink)).is_none() {
             // It panicked over a key, before it changed the batch.
             (self.settled.took, self.applied_at) = (Duration::ZERO, began);
             self.settled.ended = Ended::Panicked;
@@ -276,28 +278,38 @@ impl<S: Sink> Shard<S> {
         }
         let answer = {
             let call = async { self.sink.apply(shard, &self.batch.ops).await };
-            let mut call = pin!(AssertUnwindSafe(call).catch_unwind().instrument(span));
+            let mut call = pin!(Some(AssertUnwindSafe(call).catch_unwind().instrument(span)));
             // A sink that need not wait needs no clock.
-            match poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
+            let answer = match poll_fn(|cx| Poll::Ready(poll_some(call.as_mut(), cx))).await {
                 Poll::Ready(answer) => Ok(answer),
-                Poll::Pending => timeout_at(later(began, self.options.apply_max), call).await,
-            }
+                Poll::Pending => {
+                    let call = poll_fn(|cx| poll_some(call.as_mut(), cx));
+                    timeout_at(later(began, self.options.apply_max), call).await
+                }
+            };
+            // What has begun and is given up may panic even now.
+            guard("drop of a call", || call.set(None));
+            answer
         };
         let ended = now();
         (self.settled.took, self.applied_at) = (ended - began, ended);
         match answer {
             Ok(Ok(Answer::Each(results))) if results.len() == asked => {
-                self.answer(results.into_iter(), ended)
+                self.answer(results.into_iter().map(Some), ended)
             }
             Ok(Ok(Answer::Each(results))) => {
-                self.fail_batch(&WriteError::WrongCount { asked, answered: results.len() })
+                let answered = results.len();
+                discard(results);
+                self.fail_batch(&WriteError::WrongCount { asked, answered });
             }
             Ok(Ok(Answer::Failed(error))) if error.kind == FailureKind::Permanent && asked > 1 => {
-                self.narrow()
+                discard(error);
+                self.narrow();
             }
-            Ok(Ok(Answer::Applied(output))) => self.answer(repeat_n(Ok(output), asked), ended),
-            Ok(Ok(Answer::Failed(error))) => self.answer(repeat_n(Err(error), asked), ended),
-            Ok(Err(_)) => {
+            Ok(Ok(Answer::Applied(output))) => self.answer(copies::<S>(Ok(output), asked), ended),
+            Ok(Ok(Answer::Failed(error))) => self.answer(copies::<S>(Err(error), asked), ended),
+            Ok(Err(payload)) => {
+                silence(payload);
                 self.settled.ended = Ended::Panicked;
                 self.fail_batch(&WriteError::SinkPanicked);
             }
@@ -376,7 +388,7 @@ impl<S: Sink> Shard<S> {
     /// Each operation of the batch ends, or comes again.
     fn answer(&mut self, results: impl Iterator<Item = ResultOf<S>>, now: Instant) {
         if !self.batch.members.is_empty() {
-            return self.answer_replaced(&results.collect::<Vec<_>>(), now);
+            return self.answer_replaced(results.collect(), now);
         }
         let (mut ops, mut rest) = (std::mem::take(&mut self.batch.ops), std::mem::take(&mut self.batch.rest));
         for ((op, rest), result) in ops.drain(..).zip(rest.drain(..)).zip(results) {
@@ -390,14 +402,15 @@ impl<S: Sink> Shard<S> {
     /// its place, but for a permanent failure, which may be that one's alone. Of those behind which something of the pid
     /// landed none may be applied for itself any more: they fail with the one that replaced them, or come again bound
     /// to it.
-    fn answer_replaced(&mut self, results: &[ResultOf<S>], now: Instant) {
+    fn answer_replaced(&mut self, results: Vec<ResultOf<S>>, now: Instant) {
         let mut ops: Vec<Option<S::Op>> = self.batch.ops.drain(..).map(Some).collect();
         let members = std::mem::take(&mut self.batch.members);
         // The last of each pid that landed, or may have.
         let mut landed = HashMap::new();
         for (number, member) in members.iter().enumerate() {
             let unknown = |error: &SinkError<S::Error>| error.kind == FailureKind::Unknown;
-            if member.replaced.is_none() && results[member.at].as_ref().err().is_none_or(unknown) {
+            let error = results[member.at].as_ref().and_then(|result| result.as_ref().err());
+            if member.replaced.is_none() && error.is_none_or(unknown) {
                 landed.insert(member.rest.key, number);
             }
         }
@@ -413,16 +426,17 @@ impl<S: Sink> Shard<S> {
         // Of those that come again: the place in the call, and whether they are late for themselves.
         let mut places = Vec::new();
         for (number, member) in members.into_iter().enumerate() {
-            let result = results[member.at].clone();
+            let result = guard("clone", || results[member.at].clone()).flatten();
             let was_replaced = member.replaced.is_some();
-            self.settled.coalesced += u64::from(was_replaced && result.is_ok());
+            self.settled.coalesced += u64::from(was_replaced && matches!(result, Some(Ok(_))));
             let Some(op) = member.replaced.or_else(|| ops[member.at].take()) else { continue };
             let mut rest = member.rest;
-            let permanent = matches!(&result, Err(error) if error.kind == FailureKind::Permanent);
+            let permanent = matches!(&result, Some(Err(error)) if error.kind == FailureKind::Permanent);
             let late = is_late(number, &rest);
             let again = self.again.len();
             if permanent && stood_for_others[member.at] && !late {
                 rest.body.1.get_or_insert_default().apart = true;
+                discard(result);
                 self.come_again(op, rest);
             } else {
                 self.settle(op, rest, result, now);
@@ -431,6 +445,7 @@ impl<S: Sink> Shard<S> {
                 places.push((member.at, was_replaced && late));
             }
         }
+        discard(results);
         if places.iter().any(|(_, late)| *late) {
             bind(&mut self.again, &places);
         }
@@ -439,16 +454,21 @@ impl<S: Sink> Shard<S> {
 
     fn settle(&mut self, op: S::Op, mut rest: Rest<S>, result: ResultOf<S>, now: Instant) {
         match result {
-            Ok(output) => self.end(&op, rest, Ok(output)),
-            Err(SinkError { kind, error }) => {
+            None => {
+                self.settled.ended = Ended::Panicked;
+                self.end(op, rest, Err(WriteError::SinkPanicked));
+            }
+            Some(Ok(output)) => self.end(op, rest, Ok(output)),
+            Some(Err(SinkError { kind, error })) => {
                 let transient = kind == FailureKind::Transient;
                 // One that only stands behind another has its time for retries from when it is the first.
                 let skipped = transient && (!self.behind.insert(rest.key) || self.is_stopped(rest.key));
                 let retry_max = self.options.retry_max;
                 if skipped || rest.body.1.get_or_insert_default().fail(kind, now, retry_max) {
+                    discard(error);
                     self.come_again(op, rest);
                 } else {
-                    self.end(&op, rest, Err(WriteError::Sink { kind, error }));
+                    self.end(op, rest, Err(WriteError::Sink { kind, error }));
                 }
             }
         }
@@ -473,7 +493,7 @@ impl<S: Sink> Shard<S> {
     fn fail_batch(&mut self, error: &WriteError<S::Error>) {
         let ops = self.batch.rest.len() + self.batch.members.len();
         tracing::error!(shard = self.index, ops, %error, "a batch failed as a whole");
-        self.each(|shard, op, rest| shard.end(&op, rest, Err(error.clone())));
+        self.each(|shard, op, rest| shard.end(op, rest, Err(error.clone())));
     }
 
     /// Takes the batch apart, in the order of acceptance.
@@ -495,18 +515,20 @@ impl<S: Sink> Shard<S> {
         (self.batch.ops, self.batch.rest) = (ops, rest);
     }
 
-    fn end(&mut self, op: &S::Op, rest: Rest<S>, outcome: Outcome<S>) {
+    fn end(&mut self, op: S::Op, rest: Rest<S>, outcome: Outcome<S>) {
         match &outcome {
             Ok(_) => self.settled.applied += 1,
             Err(error) => {
                 // A panic here is no reason to end the others.
-                let pid = catch_unwind(AssertUnwindSafe(|| op.pid()));
-                let has_pid = pid.as_ref().map_or(true, Option::is_some);
-                let (shard, kind, pid) = (self.index as u64, error.kind(), pid.unwrap_or(None));
-                self.settled.failures.note(shard, pid, kind, error);
+                let pid = guard("pid", || op.pid());
+                let has_pid = pid.is_none_or(|pid| pid.is_some());
+                let (shard, kind, pid) = (self.index as u64, error.kind(), pid.flatten());
+                let error = guard("clone", || error.clone()).unwrap_or(WriteError::SinkPanicked);
+                let error: Arc<dyn Error + Send + Sync> = Arc::new(error);
+                self.settled.failures.note(shard, pid, kind, &error);
                 let stops = self.options.on_failure == OnFailure::StopPid;
                 if stops && has_pid && !self.is_stopped(rest.key) {
-                    let failure = ShardFailure { shard, kind, error: Arc::new(error.clone()) };
+                    let failure = ShardFailure { shard, kind, error };
                     let pid = pid.unwrap_or_default().to_owned();
                     self.stopped.push((rest.key, Arc::new(Why { pid, failure, since: self.applied_at })));
                 }
@@ -520,6 +542,14 @@ impl<S: Sink> Shard<S> {
             watch.left = watch.left.saturating_sub(1);
         }
         self.resolved.push((rest.body.0, outcome));
+        discard(op);
+    }
+
+    /// Ends what is not in the batch with this error.
+    fn give_up(&mut self, entry: Entry<Job<S>>, error: WriteError<S::Error>) {
+        let Entry { key, bytes, epoch, since, again, body: Job { promise, extra } } = entry;
+        let Some(op) = promise.take() else { return };
+        self.end(op, Entry { key, bytes, epoch, since, again, body: (promise, extra) }, Err(error));
     }
 
     fn is_stopped(&self, key: u64) -> bool {
@@ -586,8 +616,12 @@ impl<S: Sink> Drop for Shard<S> {
         // In one step: what is acknowledged later finds nothing to let go on.
         self.drain_in(ShardQueue::end);
         let phase = self.gate.step(|state, _| state.phase());
-        let abandoned = (self.batch.rest.len() + self.batch.members.len()) as u64;
-        self.each(|shard, op, rest| shard.end(&op, rest, Err(WriteError::Abandoned)));
+        let mut in_sink = (self.batch.rest.len() + self.batch.members.len() + self.again.len()) as u64;
+        self.each(|shard, op, rest| shard.end(op, rest, Err(WriteError::Abandoned)));
+        // A panic came between the answer and the books.
+        for entry in std::mem::take(&mut self.again) {
+            self.give_up(entry, WriteError::Abandoned);
+        }
         let mut entries: Vec<_> = self.suspects.drain(..).collect();
         let mut lanes = std::mem::replace(&mut self.lanes, Lanes::new());
         let held: Vec<bool> = {
@@ -598,26 +632,26 @@ impl<S: Sink> Drop for Shard<S> {
             });
             held
         };
-        let mut waiting = Load::default();
-        for (Entry { key, bytes, epoch, since, again, body: Job { promise, extra } }, held) in
-            entries.into_iter().zip(held)
-        {
+        let waiting = entries.len() as u64;
+        for (entry, held) in entries.into_iter().zip(held) {
             let reason = match phase {
                 Phase::Closing | Phase::Closed if held => NotWrittenReason::Held,
                 Phase::Closing | Phase::Closed => NotWrittenReason::CloseDeadline,
                 Phase::Open | Phase::Dropped => NotWrittenReason::Dropped,
             };
-            waiting += Load::one(bytes);
-            let Some(op) = promise.take() else { continue };
-            let rest = Entry { key, bytes, epoch, since, again, body: (promise, extra) };
-            self.end(&op, rest, Err(WriteError::NotWritten { reason }));
+            self.give_up(entry, WriteError::NotWritten { reason });
         }
-        let settled = std::mem::take(&mut self.settled);
-        self.gate.step(|state, effects| {
-            state.abandoned(self.index, waiting, abandoned, &settled.failures, effects)
-        });
+        let mut settled = std::mem::take(&mut self.settled);
+        // What a panic has lost; its tickets have told it.
+        let outstanding = self.gate.step(|state, _| state.outstanding(self.index));
+        for _ in settled.applied + settled.failures.count()..outstanding {
+            let (shard, error) = (self.index as u64, WriteError::<S::Error>::Abandoned);
+            settled.failures.note(shard, None, error.kind(), &(Arc::new(error) as _));
+            in_sink += 1;
+        }
+        self.gate.step(|state, effects| state.abandoned(self.index, (waiting, in_sink), &settled, effects));
         self.resolve();
-        let floor = self.gate.step(|state, _| state.ended(&self.epochs));
+        let floor = self.gate.step(|state, _| state.ended_for_good(&self.epochs));
         self.gate.reached(floor);
         self.watches.drain(..).for_each(|watch| tell(watch.done));
     }
@@ -657,7 +691,23 @@ fn note_queued<T>(queue_us: &mut Histogram, entry: &Entry<T>, at: Instant) {
 
 /// Lets a flush of one pid go on, if there still is one.
 fn tell(done: oneshot::Sender<()>) {
-    done.send(()).unwrap_or(());
+    guard("waker", || done.send(()).unwrap_or(()));
+}
+
+fn poll_some<F: Future>(future: Pin<&mut Option<F>>, cx: &mut Context<'_>) -> Poll<F::Output> {
+    future.as_pin_mut().map_or(Poll::Pending, |future| future.poll(cx))
+}
+
+/// So many of one result.
+fn copies<S: Sink>(
+    result: Result<S::Output, SinkError<S::Error>>,
+    number: usize,
+) -> impl Iterator<Item = ResultOf<S>> {
+    let mut result = Some(result);
+    (1..=number).rev().map(move |left| match left {
+        1 => result.take(),
+        _ => guard("clone", || result.clone()).flatten(),
+    })
 }
 
 /// An instant after `now`; a duration that the clock cannot count means "in a lifetime".

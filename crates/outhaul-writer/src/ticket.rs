@@ -11,6 +11,7 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use crate::foreign::{discard, guard};
 use crate::sync::{Mutex, MutexGuard};
 use crate::{Sink, WriteError};
 
@@ -96,10 +97,12 @@ impl<S: Sink> Cell<S> {
             let mut shared = self.lock();
             (mem::replace(&mut shared.content, Content::Ended(outcome)), shared.waker.take())
         };
-        drop(stale);
+        discard(stale);
         if let Some(waker) = waker {
-            waker.wake();
+            guard("waker", || waker.wake());
         }
+        // With the outcome in it, if nobody holds the ticket.
+        discard(self);
         held
     }
 }

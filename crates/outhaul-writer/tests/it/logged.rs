@@ -2,7 +2,7 @@
 //!
 //! The subscriber is the global one: with scoped ones, what another thread's test reaches first stays off for all.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::{Mutex, Once};
 
@@ -11,6 +11,7 @@ use tracing::{Event, Metadata, Subscriber, span};
 use tracing_core::span::Current;
 
 thread_local! {
+    static PANIC_AT: Cell<Option<&'static str>> = const { Cell::new(None) };
     static MESSAGES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
     static FOLLOWS: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
     static ENTERED: RefCell<Vec<(u64, &'static Metadata<'static>)>> = const { RefCell::new(Vec::new()) };
@@ -25,6 +26,11 @@ pub(crate) fn listen() {
 /// How many messages began so.
 pub(crate) fn times(beginning: &str) -> usize {
     MESSAGES.with_borrow(|messages| messages.iter().filter(|message| message.starts_with(beginning)).count())
+}
+
+/// From this message on the log panics, once.
+pub(crate) fn panic_at(message: &'static str) {
+    PANIC_AT.set(Some(message));
 }
 
 /// The spans that others followed from, in order.
@@ -42,7 +48,12 @@ struct Message;
 impl Visit for Message {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
-            MESSAGES.with_borrow_mut(|messages| messages.push(format!("{value:?}")));
+            let message = format!("{value:?}");
+            if PANIC_AT.get().is_some_and(|at| at == message) {
+                PANIC_AT.set(None);
+                panic!("told to");
+            }
+            MESSAGES.with_borrow_mut(|messages| messages.push(message));
         }
     }
 }

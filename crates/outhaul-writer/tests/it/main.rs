@@ -9,6 +9,7 @@ mod coalesce;
 mod example;
 mod failure;
 mod flush;
+mod foreign;
 mod fresh;
 mod gather;
 mod hold;
