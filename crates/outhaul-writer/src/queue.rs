@@ -309,6 +309,11 @@ impl<T> ShardQueue<T> {
         }
     }
 
+    /// Whether a send has its room and has not come for it.
+    pub(crate) fn expects(&self) -> bool {
+        self.granted > 0
+    }
+
     /// Whether a send of this pid has its room and has not come for it.
     pub(crate) fn is_expected(&self, key: u64) -> bool {
         self.waiters.iter().any(|waiter| waiter.key == key)

@@ -101,7 +101,8 @@ impl<S: Sink> Writer<S> {
 
     /// Admits a group of new work, without waiting: all of it, or nothing. The tickets are in the order of `ops`.
     ///
-    /// A group that could never fit is admitted when every shard that it touches is empty. "All or nothing" is about
+    /// A group that could never fit is admitted when every shard that it touches is empty. Its refusal keeps new work away
+    /// until they are, but no room is kept for it then: others that come sooner are taken before it. "All or nothing" is about
     /// admission: afterwards each operation has its own fate.
     ///
     /// # Errors
@@ -134,7 +135,8 @@ impl<S: Sink> Writer<S> {
     }
 
     /// Takes bookkeeping: the record of work that was accepted before, which is never refused. Waits for room, in the
-    /// order of the calls – a pid's own are accepted in that order, so poll them in it –; having to wait sets the latch, so that new work does not overtake it.
+    /// order of the calls – a pid's own are accepted in that order, so poll them in it. Having to wait sets the latch, so
+    /// that new work does not overtake it; from when it has its room until it is polled, that of its pid alone does not.
     ///
     /// The operation is accepted when the future returns. Dropped before, it leaves nothing behind: no operation, no
     /// count, no lost slot.
