@@ -8,7 +8,8 @@
 //! **Room.** A shard takes what keeps its backlog within its capacity; what has come back from the sink once is part of it
 //! until it ends, in the sink too. What could never fit – an operation larger than
 //! the byte budget, a group larger than the count – is taken when every shard it touches is empty, and queues behind
-//! nobody. So that it is not starved, its refusal keeps new work away until they are empty, not half.
+//! nobody. Its refusal keeps new work away from all of them until they are empty together, not half. Who comes first then is
+//! taken: no room is kept for it.
 //!
 //! **Latch.** Set by a refusal for want of room and by a `send` that has to wait; released when no `send` waits and the
 //! backlog is at or below half of the capacity, on the whole and on each shard that latched. A refusal below these
@@ -373,7 +374,7 @@ impl<T> State<T> {
             return Err(self.held_up(load.ops));
         }
         // Sends that wait for a person set no latch, and are not overtaken either.
-        if queue.waiting() == 0 && queue.has_room(load) {
+        if queue.waiting() == 0 && !queue.is_expected(key) && queue.has_room(load) {
             return Ok(());
         }
         self.counters.refused += load.ops as u64;
@@ -397,7 +398,10 @@ impl<T> State<T> {
         let oversize = touched().any(|(_, load)| !load.within(self.capacity));
         let lacks = |shard: usize, load: Load| {
             let queue = &self.shards[shard];
-            queue.waiting() > 0 || if oversize { !queue.has_room_for_all() } else { !queue.fits(load) }
+            let expected = || entries.iter().any(|(at, entry)| *at == shard && queue.is_expected(entry.key));
+            queue.waiting() > 0
+                || queue.expects() && expected()
+                || if oversize { !queue.has_room_for_all() } else { !queue.fits(load) }
         };
         let lacking: Vec<usize> =
             touched().filter(|(shard, load)| lacks(*shard, **load)).map(|(shard, _)| shard).collect();
@@ -405,7 +409,13 @@ impl<T> State<T> {
             return Ok(());
         }
         self.counters.refused += ops as u64;
-        self.latch(lacking, oversize, effects);
+        if oversize {
+            // All of its shards have to be empty at the same time.
+            let touched: Vec<usize> = touched().map(|(shard, _)| shard).collect();
+            self.latch(touched, true, effects);
+        } else {
+            self.latch(lacking, false, effects);
+        }
         Err(RefusedReason::Saturated)
     }
 
@@ -664,8 +674,10 @@ impl<T> State<T> {
             return;
         }
         let mark = self.capacity.half();
+        // Those that have to be empty are released together.
+        let emptied = self.shards.iter().filter(|queue| queue.empties).all(ShardQueue::is_drained);
         let below = |queue: &ShardQueue<T>| {
-            let low = if queue.empties { queue.is_drained() } else { queue.busy().within(mark) };
+            let low = if queue.empties { emptied } else { queue.busy().within(mark) };
             low && !queue.is_awaited()
         };
         if self.scope == LatchScope::Whole {

@@ -71,6 +71,7 @@ mod lanes;
 #[cfg(all(test, outhaul_model))]
 mod model;
 mod options;
+mod pruned;
 mod queue;
 mod report;
 mod route;

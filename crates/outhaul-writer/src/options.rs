@@ -30,7 +30,7 @@ pub enum OnFailure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriterOptions {
     /// Lanes that commit independently: 1 (default) for a sink with a single writer (a journal, an embedded key-value
-    /// engine), `min(cores, 8)` for one that commits in parallel.
+    /// engine), `min(cores, 8)` for one that commits in parallel. At most 65,536.
     pub shards: NonZeroU64,
     /// Operations waiting over all shards; a shard's capacity is `max(1, ops_max / shards)`. Default 8,192.
     pub ops_max: NonZeroUsize,

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::barrier::HELD;
 use crate::held::{HeldPids, Why};
+use crate::pruned::{Pruned, Waits};
 
 /// Operations and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,6 +96,12 @@ pub(crate) struct Mark {
     pub(crate) done: oneshot::Sender<()>,
 }
 
+impl Waits for Mark {
+    fn done(&self) -> &oneshot::Sender<()> {
+        &self.done
+    }
+}
+
 /// What a shard's task finds.
 #[derive(Debug)]
 pub(crate) struct Found {
@@ -128,7 +135,7 @@ pub(crate) struct ShardQueue<T> {
     pub(crate) applying_since: Option<Instant>,
     /// Its last call did not end in time.
     pub(crate) hung: bool,
-    marks: Vec<Mark>,
+    marks: Pruned<Mark>,
     /// Pids that wait to be acknowledged.
     pub(crate) held: HeldPids,
     /// Pids that were acknowledged, and the epoch of their operations from then on.
@@ -157,7 +164,7 @@ impl<T> ShardQueue<T> {
             kept: Load::default(),
             applying_since: None,
             hung: false,
-            marks: Vec::new(),
+            marks: Pruned::default(),
             held: HeldPids::default(),
             released: Vec::new(),
             ended: false,
@@ -248,7 +255,7 @@ impl<T> ShardQueue<T> {
 
     /// Moves marks and releases out: those of the entries that are drained in the same step.
     pub(crate) fn errands(&mut self) -> (Vec<Mark>, Vec<(u64, u64)>) {
-        (std::mem::take(&mut self.marks), std::mem::take(&mut self.released))
+        (self.marks.take(), std::mem::take(&mut self.released))
     }
 
     /// Asks to be told when what was accepted of a pid has ended; the task, if it is to be woken.
@@ -264,7 +271,7 @@ impl<T> ShardQueue<T> {
     /// The task ends: it does no more errands, and nothing is held any more.
     pub(crate) fn end(&mut self) {
         self.ended = true;
-        self.marks.clear();
+        self.marks = Pruned::default();
         self.held.clear();
     }
 
@@ -307,6 +314,11 @@ impl<T> ShardQueue<T> {
             self.reserved += load;
             self.granted += 1;
         }
+    }
+
+    /// Whether a send has its room and has not come for it.
+    pub(crate) fn expects(&self) -> bool {
+        self.granted > 0
     }
 
     /// Whether a send of this pid has its room and has not come for it.

@@ -20,6 +20,7 @@ use crate::gate::{Ended, Gate, Last, Phase, Seen, Settled};
 use crate::gather::{Gather, Pause};
 use crate::held::{Hold, Why};
 use crate::lanes::Lanes;
+use crate::pruned::{Pruned, Waits, tell};
 use crate::queue::{Entry, Load, ShardQueue};
 use crate::sync::{now, step_back, timeout_at};
 use crate::ticket::{Outcome, Promise};
@@ -82,6 +83,12 @@ struct Watch {
     done: oneshot::Sender<()>,
 }
 
+impl Waits for Watch {
+    fn done(&self) -> &oneshot::Sender<()> {
+        &self.done
+    }
+}
+
 pub(crate) struct Shard<S: Sink> {
     index: usize,
     sink: Arc<S>,
@@ -108,7 +115,7 @@ pub(crate) struct Shard<S: Sink> {
     stopped: Vec<(u64, Arc<Why>)>,
     /// Pids of which an operation of the batch comes again: the sink did not try what is behind it.
     behind: HashSet<u64>,
-    watches: Vec<Watch>,
+    watches: Pruned<Watch>,
     /// Dropped behind all others, the sink among them.
     _last: Last<Job<S>>,
 }
@@ -135,7 +142,7 @@ impl<S: Sink> Shard<S> {
             settled: Settled::default(),
             stopped: Vec::new(),
             behind: HashSet::new(),
-            watches: Vec::new(),
+            watches: Pruned::default(),
         }
     }
 
@@ -576,9 +583,9 @@ impl<S: Sink> Shard<S> {
         }
         let woken = self.resolve();
         if !self.watches.is_empty() {
-            let (done, waiting) = std::mem::take(&mut self.watches).into_iter().partition(|w| w.left == 0);
-            self.watches = waiting;
-            done.into_iter().for_each(|watch: Watch| tell(watch.done));
+            for watch in self.watches.take() {
+                if watch.left == 0 { tell(watch.done) } else { self.watches.push(watch) }
+            }
         }
         woken
     }
@@ -653,7 +660,7 @@ impl<S: Sink> Drop for Shard<S> {
         self.resolve();
         let floor = self.gate.step(|state, _| state.ended_for_good(&self.epochs));
         self.gate.reached(floor);
-        self.watches.drain(..).for_each(|watch| tell(watch.done));
+        self.watches.take().into_iter().for_each(|watch| tell(watch.done));
     }
 }
 
@@ -687,11 +694,6 @@ fn note_queued<T>(queue_us: &mut Histogram, entry: &Entry<T>, at: Instant) {
     if let Some(since) = entry.since {
         queue_us.note_duration(at.saturating_duration_since(since));
     }
-}
-
-/// Lets a flush of one pid go on, if there still is one.
-fn tell(done: oneshot::Sender<()>) {
-    guard("waker", || done.send(()).unwrap_or(()));
 }
 
 fn poll_some<F: Future>(future: Pin<&mut Option<F>>, cx: &mut Context<'_>) -> Poll<F::Output> {

@@ -56,6 +56,7 @@ pub struct WriterStats {
     pub batch_ops: Histogram,
     /// How long each call of the sink took, in microseconds.
     pub commit_us: Histogram,
-    /// How long each operation waited until its first try, in microseconds.
+    /// How long operations waited until their first try, in microseconds: of those accepted one in 16 is timed, so its
+    /// count is a sixteenth of theirs.
     pub queue_us: Histogram,
 }

@@ -40,6 +40,9 @@ struct Inner<S: Sink> {
 /// How long an aborted task has to end; only a sink that blocks its thread takes any time.
 const ABORT_MAX: Duration = Duration::from_secs(1);
 
+/// The most shards of a writer.
+const SHARDS_MAX: usize = 1 << 16;
+
 impl<S: Sink> Inner<S> {
     /// Aborts the tasks.
     fn give_up(&self) {
@@ -58,11 +61,12 @@ impl<S: Sink> Writer<S> {
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime, or in one without time.
+    /// Outside a tokio runtime, or in one without time, and with more than 65,536 shards: each is a task.
     #[must_use]
     #[expect(clippy::needless_pass_by_value, reason = "the writer shares it with its tasks")]
     pub fn open(sink: Arc<S>, options: WriterOptions) -> Self {
         let shards = usize::try_from(options.shards.get()).unwrap_or(usize::MAX);
+        assert!(shards <= SHARDS_MAX, "{shards} shards are more than a writer has: at most {SHARDS_MAX}");
         let gate = Arc::new(GateOf::<S>::new(&options, shards));
         let options = Arc::new(options);
         let mut tasks = Tasks::default();
@@ -101,7 +105,8 @@ impl<S: Sink> Writer<S> {
 
     /// Admits a group of new work, without waiting: all of it, or nothing. The tickets are in the order of `ops`.
     ///
-    /// A group that could never fit is admitted when every shard that it touches is empty. "All or nothing" is about
+    /// A group that could never fit is admitted when every shard that it touches is empty. Its refusal keeps new work away
+    /// until they are, but no room is kept for it then: others that come sooner are taken before it. "All or nothing" is about
     /// admission: afterwards each operation has its own fate.
     ///
     /// # Errors
@@ -134,7 +139,8 @@ impl<S: Sink> Writer<S> {
     }
 
     /// Takes bookkeeping: the record of work that was accepted before, which is never refused. Waits for room, in the
-    /// order of the calls – a pid's own are accepted in that order, so poll them in it –; having to wait sets the latch, so that new work does not overtake it.
+    /// order of the calls – a pid's own are accepted in that order, so poll them in it. Having to wait sets the latch, so
+    /// that new work does not overtake it; from when it has its room until it is polled, that of its pid alone does not.
     ///
     /// The operation is accepted when the future returns. Dropped before, it leaves nothing behind: no operation, no
     /// count, no lost slot.
@@ -209,6 +215,10 @@ impl<S: Sink> Writer<S> {
     /// # Errors
     ///
     /// [`CloseReport`] tells what failed and was told by no flush, and what was given up.
+    ///
+    /// # Panics
+    ///
+    /// When it is polled outside a tokio runtime with time, whose clock it needs for its end.
     pub async fn close(&self) -> Result<(), CloseReport> {
         let inner = &self.inner;
         inner.gate.shut(Phase::Closing, Phase::Open);

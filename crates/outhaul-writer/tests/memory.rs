@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::{alloc::System, convert::Infallible};
 
+use futures_util::FutureExt;
 use outhaul_writer::{Answer, Operation, Sink, TicketOf, Writer, WriterOptions};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tokio::sync::Semaphore;
@@ -100,4 +101,18 @@ async fn memory_is_bounded_by_the_options_and_an_operation_is_one_allocation() {
         counted += if round < 10 { 0 } else { allocations() - before };
     }
     assert_eq!(counted, 90 * 512, "one for each");
+
+    // Flushes of one pid that are given up while the sink hangs leave nothing that grows.
+    sink.0.acquire().await.unwrap().forget();
+    let ticket = writer.try_admit(op(0)).unwrap();
+    while writer.stats().in_flight == 0 {
+        tokio::task::yield_now().await;
+    }
+    let before = live();
+    for _ in 0..10_000 {
+        assert!(writer.flush_pid("a").now_or_never().is_none());
+    }
+    assert!(live() - before < 32 << 10, "{} bytes", live() - before);
+    sink.0.add_permits(1);
+    ticket.await.unwrap();
 }

@@ -1,4 +1,4 @@
-use outhaul_writer::WriterOptions;
+use outhaul_writer::{RefusedReason, WriterOptions};
 
 use crate::support::*;
 
@@ -137,4 +137,27 @@ async fn a_send_that_waits_when_the_writer_closes_gives_the_operation_back() {
     sink.go_on();
     soon(close).await.unwrap();
     assert_eq!(sink.applied(), [1_000_000, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_work_does_not_overtake_a_send_of_its_pid_that_has_not_come_for_its_room() {
+    let sink = TestSink::held();
+    let writer = open(&sink, one_by_one(4));
+    drop(occupy(&sink, &writer, "b").await);
+    for n in 0..4 {
+        drop(writer.try_admit(op("b", n)).unwrap());
+    }
+    let mut send = Box::pin(writer.send(op("a", 10)));
+    assert!(pending(&mut send).await);
+    sink.go_on();
+    soon(writer.flush()).await.unwrap();
+    assert!(!writer.is_saturated(), "it has its room, and is not polled");
+    assert_eq!(writer.try_admit(op("a", 11)).unwrap_err().reason, RefusedReason::Saturated);
+    let group = vec![op("b", 12), op("a", 13)];
+    assert_eq!(writer.try_admit_all(group).unwrap_err().reason, RefusedReason::Saturated);
+    assert!(!writer.is_saturated(), "it closes nothing to others");
+    soon(writer.try_admit(op("b", 14)).unwrap()).await.unwrap();
+    drop(soon(send).await.unwrap());
+    soon(writer.try_admit(op("a", 15)).unwrap()).await.unwrap();
+    assert_eq!(sink.applied_of("a"), [10, 15]);
 }

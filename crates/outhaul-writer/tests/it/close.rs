@@ -131,3 +131,10 @@ fn a_writer_that_outlives_its_runtime_is_closed() {
         assert_eq!(soon(writer.close()).await.unwrap_err().failures.failed, 1);
     });
 }
+
+#[test]
+#[should_panic(expected = "at most 65536")]
+fn more_shards_than_a_writer_has_are_said_so() {
+    let options = WriterOptions { shards: shards(u64::MAX), ..WriterOptions::default() };
+    drop(open(&TestSink::new(), options));
+}

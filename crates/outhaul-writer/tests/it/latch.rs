@@ -210,3 +210,23 @@ async fn the_end_of_a_retry_makes_room() {
     assert_eq!(sink.applied(), [1, 2]);
     assert!(!writer.is_saturated());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_never_fits_closes_all_its_shards_until_they_are_empty_together() {
+    let sink = TestSink::held();
+    let options = WriterOptions { shards: shards(2), latch: LatchScope::Shard, ..one_by_one(4) };
+    let writer = open(&sink, options);
+    let (busy, idle) = (pid_of(1, shards(2)), pid_of(0, shards(2)));
+    drop(occupy(&sink, &writer, &busy).await);
+    drop(writer.try_admit(op(&busy, 1)).unwrap());
+    // Three in a shard of two; nothing is in the other.
+    let group = || ops(&busy, 10..13).into_iter().chain(ops(&idle, 13..14)).collect::<Vec<_>>();
+    assert_eq!(writer.try_admit_all(group()).unwrap_err().reason, RefusedReason::Saturated);
+    assert_eq!(writer.try_admit(op(&idle, 2)).unwrap_err().reason, RefusedReason::Saturated);
+    sink.go_on();
+    soon(writer.flush()).await.unwrap();
+    assert!(!writer.is_saturated());
+    for ticket in writer.try_admit_all(group()).unwrap() {
+        soon(ticket).await.unwrap();
+    }
+}
