@@ -194,7 +194,7 @@ impl FromStr for ShardCount {
 pub(crate) struct TargetArgs {
     #[arg(long = "to", value_name = "[NAME=]URI")]
     #[arg(
-        help = "A target: file:PATH, stdout:, redis://…, http://… or https://…; @FILE reads the URI from a file; its options are \
+        help = "A target: file:PATH, stdout:, https://…, nats://…, redis://…, mqtt://…, amqp://…; @FILE reads the URI from a file; its options are \
             in --help [default: none; one is needed]"
     )]
     pub(crate) to: Vec<String>,
