@@ -202,7 +202,7 @@ mod tests {
         let cases = [
             ("http://h?outhaul.mode=x", "binary, structured"),
             ("http://h?outhaul.mode=binary&outhaul.format=s3", "only the format"),
-            ("http://h?outhaul.secret=x", "mode, secret_file, token_file, ca, format"),
+            ("http://h?outhaul.secret=x", "mode, secret_file, token_file, ca, enabled, format"),
             ("http://h?outhaul.ca=/ca.pem", "only `https://`"),
             ("http://u:pw@h?outhaul.token_file=/t", "user information"),
             ("http://h/#f", "fragment"),
