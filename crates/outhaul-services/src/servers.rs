@@ -135,7 +135,7 @@ fn says(address: SocketAddr, hello: &[u8], wanted: &[u8]) -> bool {
     ask().unwrap_or(false)
 }
 
-/// A TLS block of `key value` lines for one of the servers whose options only differ in their names.
+/// The lines of a configuration file, and those that the test adds.
 fn lines(server: &Server, of: &[&str]) -> String {
     [of.iter().map(|line| (*line).to_owned()).collect(), server.config().to_vec()].concat().join("\n") + "\n"
 }

@@ -78,7 +78,7 @@ impl Amqp {
             }
         }
         let sent = timeout_at(until, self.batch(connection, &messages)).await;
-        let mut sent = sent.unwrap_or_else(|_| all(messages.len(), late(connection))).into_iter();
+        let mut sent = sent.unwrap_or_else(|_| late(connection).for_each(messages.len())).into_iter();
         // There is one for each that was not judged yet.
         let judged = |result: Option<Outcome>| result.or_else(|| sent.next());
         results.into_iter().filter_map(judged).collect()
@@ -92,7 +92,7 @@ impl Amqp {
         }
         let borrowed = match connection.borrow().await {
             Ok(borrowed) => borrowed,
-            Err(error) => return all(messages.len(), error),
+            Err(error) => return error.for_each(messages.len()),
         };
         let publish = |message| publish(&borrowed.channel, &self.options, message);
         let confirmed = join_all(messages.iter().map(publish)).await;
@@ -141,7 +141,7 @@ fn judge(messages: &[Message], confirmed: Vec<Confirmation>) -> Vec<Outcome> {
 
 /// What became of a batch whose channel was closed: nothing is known about any of it, but which were too large.
 fn closed(messages: &[Message], error: lapin::Error) -> Vec<Outcome> {
-    let Some(max) = error::size_max(&error) else { return all(messages.len(), error::other(error)) };
+    let Some(max) = error::size_max(&error) else { return error::other(error).for_each(messages.len()) };
     let one = |message: &Message| {
         let kind = if message.body.len() > max { ErrorKind::TooLarge } else { ErrorKind::ServerFault };
         Err(DeliveryError::new(kind).with_source(error.clone()))
@@ -155,16 +155,6 @@ fn late(connection: &Connection) -> DeliveryError {
             .with_detail("the server takes nothing for want of memory or disk (connection.blocked)");
     }
     DeliveryError::new(ErrorKind::TimedOut).with_detail("the server has not confirmed in time")
-}
-
-/// The same failure for each; the first one has its cause.
-fn all(count: usize, error: DeliveryError) -> Vec<Outcome> {
-    let kind = error.kind();
-    let detail = error.detail();
-    let mut results = vec![Err(error)];
-    results.extend((1..count).map(|_| Err(DeliveryError::new(kind).with_detail(&*detail))));
-    results.truncate(count);
-    results
 }
 
 #[async_trait]
@@ -191,10 +181,10 @@ impl Target for Amqp {
         let until = Instant::now() + self.options.timeout;
         let lease = match timeout_at(until, self.connection()).await {
             Ok(Ok(lease)) => lease,
-            Ok(Err(error)) => return all(events.len(), error),
+            Ok(Err(error)) => return error.for_each(events.len()),
             Err(_) => {
                 let detail = "the server has not let us in in time";
-                return all(events.len(), DeliveryError::new(ErrorKind::TimedOut).with_detail(detail));
+                return DeliveryError::new(ErrorKind::TimedOut).with_detail(detail).for_each(events.len());
             }
         };
         let results = self.publish(&lease.connection, events, until).await;

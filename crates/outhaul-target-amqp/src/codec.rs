@@ -3,11 +3,11 @@
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use outhaul_target::outhaul_event::Bytes;
-use outhaul_target::{Attempt, DeliveryError, ErrorKind, Format, encode};
+use outhaul_target::{Attempt, DeliveryError, ErrorKind, Format, Mode, encode};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::config::{AmqpOptions, Mode};
+use crate::config::AmqpOptions;
 
 /// What the AMQP binding of CloudEvents puts before the name of an attribute.
 const PREFIX: &str = "cloudEvents_";

@@ -3,20 +3,10 @@
 use std::time::Duration;
 
 use outhaul_target::net::Tls;
-use outhaul_target::{Address, ConfigError, Format, TargetUri, Template, one_of};
+use outhaul_target::{Address, ConfigError, Format, Mode, TargetUri, Template, one_of};
 
 /// The longest name or key of AMQP, in bytes.
 pub(crate) const SHORT_BYTES_MAX: usize = 255;
-
-/// How CloudEvents are put into a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// Attributes as headers, the data as the body.
-    #[default]
-    Binary,
-    /// One JSON object.
-    Structured,
-}
 
 /// What is declared at each new connection. It is durable, and never deleted by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,15 +74,7 @@ impl AmqpOptions {
         let mode = uri.take("mode");
         let tls = Tls::take(&mut uri, encrypted)?;
         let common = uri.options().clone();
-        if mode.is_some() && common.format != Format::CloudEvents {
-            let why = "only the format `cloudevents` has modes";
-            return Err(uri.invalid("mode", why, "leave out `outhaul.mode` or `outhaul.format`"));
-        }
-        let mode = match mode.as_deref() {
-            None => Mode::default(),
-            Some(text) => one_of(text, &[("binary", Mode::Binary), ("structured", Mode::Structured)])
-                .map_err(|why| uri.invalid("mode", why, "write one of them"))?,
-        };
+        let mode = Mode::read(mode.as_deref(), &uri)?;
         let declare = match declare.as_deref() {
             None => None,
             Some(text) => {

@@ -83,4 +83,5 @@ mod line;
 pub use outhaul_target;
 
 pub use client::Amqp;
-pub use config::{AmqpOptions, Declare, Mode};
+pub use config::{AmqpOptions, Declare};
+pub use outhaul_target::Mode;

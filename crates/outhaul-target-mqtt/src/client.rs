@@ -31,8 +31,6 @@ enum Slot {
     Closed,
 }
 
-type Outcome = Result<(), DeliveryError>;
-
 impl Mqtt {
     /// Makes a target out of an `mqtt:` or `mqtts:` URI.
     ///
@@ -63,15 +61,6 @@ impl Mqtt {
     }
 }
 
-/// The same failure for each event; the first one has its cause.
-fn all(events: &[Attempt], error: DeliveryError) -> Vec<Outcome> {
-    let kind = error.kind();
-    let detail = error.detail();
-    let mut results = vec![Err(error)];
-    results.extend(events.iter().skip(1).map(|_| Err(DeliveryError::new(kind).with_detail(&*detail))));
-    results
-}
-
 #[async_trait]
 impl Target for Mqtt {
     fn kind(&self) -> &'static str {
@@ -96,14 +85,14 @@ impl Target for Mqtt {
         let until = Instant::now() + self.options.timeout;
         let session = match self.session() {
             Ok(session) => session,
-            Err(error) => return all(events, error),
+            Err(error) => return error.for_each(events.len()),
         };
         let up = match timeout_at(until, session.up()).await {
             Ok(Ok(up)) => up,
-            Ok(Err(failure)) => return all(events, failure.into()),
+            Ok(Err(failure)) => return DeliveryError::from(failure).for_each(events.len()),
             Err(_) => {
                 let detail = "the server has not let us in in time";
-                return all(events, DeliveryError::new(ErrorKind::TimedOut).with_detail(detail));
+                return DeliveryError::new(ErrorKind::TimedOut).with_detail(detail).for_each(events.len());
             }
         };
         session.tidy(events);

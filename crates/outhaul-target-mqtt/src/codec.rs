@@ -1,9 +1,9 @@
 //! Events to messages. No I/O.
 
 use outhaul_target::outhaul_event::Bytes;
-use outhaul_target::{Attempt, DeliveryError, ErrorKind, Format, encode};
+use outhaul_target::{Attempt, DeliveryError, ErrorKind, Format, Mode, encode};
 
-use crate::config::{Mode, MqttOptions, Version};
+use crate::config::{MqttOptions, Version};
 
 /// The user property with our identity of the event. No CloudEvents attribute can have this name.
 pub(crate) const DEDUP_ID: &str = "outhaul-dedup-id";

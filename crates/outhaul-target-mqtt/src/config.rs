@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use outhaul_target::net::Tls;
-use outhaul_target::{Address, ConfigError, Format, TargetUri, Template, one_of, size};
+use outhaul_target::{Address, ConfigError, Format, Mode, TargetUri, Template, one_of, size};
 
 /// The largest packet that MQTT has.
 pub(crate) const PACKET_BYTES_MAX: usize = 268_435_455;
@@ -28,15 +28,6 @@ pub enum Qos {
     AtLeastOnce,
     /// `2`: acknowledged in two steps, so that what the client repeats itself arrives once.
     ExactlyOnce,
-}
-
-/// How CloudEvents are put into a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Attributes as user properties, the data as the payload. MQTT 5 only.
-    Binary,
-    /// One JSON object.
-    Structured,
 }
 
 /// What it means that the server knows nobody who wants a message.
@@ -97,8 +88,7 @@ impl MqttOptions {
         let qos = choice(&uri, "qos", qos.as_deref(), &levels)?.unwrap_or_default();
         let kinds = [("delivered", Unheard::Delivered), ("hold", Unheard::Hold)];
         let unheard = choice(&uri, "unheard", unheard.as_deref(), &kinds)?;
-        let modes = [("binary", Mode::Binary), ("structured", Mode::Structured)];
-        let chosen = choice(&uri, "mode", mode.as_deref(), &modes)?;
+        let chosen = choice(&uri, "mode", mode.as_deref(), Mode::WORDS)?;
         let version = version.unwrap_or_default();
         if version == Version::V4 {
             let only = |name: &str| uri.invalid(name, "only MQTT 5 has it", "leave it out, or speak MQTT 5");

@@ -81,4 +81,5 @@ mod v5;
 pub use outhaul_target;
 
 pub use client::Mqtt;
-pub use config::{Mode, MqttOptions, Qos, Unheard, Version};
+pub use config::{MqttOptions, Qos, Unheard, Version};
+pub use outhaul_target::Mode;

@@ -195,8 +195,8 @@ impl Target for Nats {
         let until = Instant::now() + self.options.timeout;
         let lease = match timeout_at(until, self.connection()).await {
             Ok(Ok(lease)) => lease,
-            Ok(Err(error)) => return all(events, error),
-            Err(_) => return all(events, late()),
+            Ok(Err(error)) => return error.for_each(events.len()),
+            Err(_) => return late().for_each(events.len()),
         };
         let results = self.publish(&lease.connection, events, until).await;
         let silent =
@@ -228,15 +228,6 @@ impl Target for Nats {
         drop(self.connection.close().await);
         Ok(())
     }
-}
-
-/// The same failure for each event; the first one has its cause.
-fn all(events: &[Attempt], error: DeliveryError) -> Vec<Outcome> {
-    let kind = error.kind();
-    let detail = error.detail();
-    let mut results = vec![Err(error)];
-    results.extend(events.iter().skip(1).map(|_| Err(DeliveryError::new(kind).with_detail(&*detail))));
-    results
 }
 
 impl fmt::Debug for Nats {

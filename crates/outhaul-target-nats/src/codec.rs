@@ -2,9 +2,9 @@
 
 use async_nats::header::{HeaderMap, HeaderName, HeaderValue};
 use outhaul_target::outhaul_event::Bytes;
-use outhaul_target::{Attempt, DeliveryError, ErrorKind, Format, encode};
+use outhaul_target::{Attempt, DeliveryError, ErrorKind, Format, Mode, encode};
 
-use crate::config::{Mode, NatsOptions};
+use crate::config::NatsOptions;
 
 /// By which JetStream recognises a repeat.
 const MESSAGE_ID: &str = "Nats-Msg-Id";

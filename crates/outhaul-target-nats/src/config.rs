@@ -3,17 +3,7 @@
 use std::time::Duration;
 
 use outhaul_target::net::Tls;
-use outhaul_target::{Address, ConfigError, Format, Secret, TargetUri, Template, one_of};
-
-/// How CloudEvents are put into a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// Attributes as headers, the data as the payload.
-    #[default]
-    Binary,
-    /// One JSON object.
-    Structured,
-}
+use outhaul_target::{Address, ConfigError, Format, Mode, Secret, TargetUri, Template};
 
 /// How a target is made.
 #[derive(Debug, Clone)]
@@ -69,15 +59,7 @@ impl NatsOptions {
             let why = format!("`{name}` is no name of a stream: no `.`, `*`, `>`, slash or space");
             return Err(uri.invalid("stream", why, "correct it"));
         }
-        if mode.is_some() && common.format != Format::CloudEvents {
-            let why = "only the format `cloudevents` has modes";
-            return Err(uri.invalid("mode", why, "leave out `outhaul.mode` or `outhaul.format`"));
-        }
-        let mode = match mode.as_deref() {
-            None => Mode::default(),
-            Some(text) => one_of(text, &[("binary", Mode::Binary), ("structured", Mode::Structured)])
-                .map_err(|why| uri.invalid("mode", why, "write one of them"))?,
-        };
+        let mode = Mode::read(mode.as_deref(), &uri)?;
         let example = "write it like `nats://HOST:4222/orders.{type}`";
         let path = address.path.clone().unwrap_or_default();
         let subject = Template::parse(&path).map_err(|error| uri.invalid_url(error.to_string(), example))?;

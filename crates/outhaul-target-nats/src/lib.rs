@@ -79,4 +79,5 @@ mod error;
 pub use outhaul_target;
 
 pub use client::Nats;
-pub use config::{Mode, NatsOptions};
+pub use config::NatsOptions;
+pub use outhaul_target::Mode;

@@ -155,15 +155,6 @@ fn allowed(error: DeliveryError) -> Outcome {
     if error.kind() == ErrorKind::Permission { Ok(()) } else { Err(error) }
 }
 
-/// The same failure for each event; the first one has its cause.
-fn all(events: &[Attempt], error: DeliveryError) -> Vec<Outcome> {
-    let kind = error.kind();
-    let detail = error.detail();
-    let mut results = vec![Err(error)];
-    results.extend(events.iter().skip(1).map(|_| Err(DeliveryError::new(kind).with_detail(&*detail))));
-    results
-}
-
 async fn in_time<T>(
     until: Instant,
     work: impl Future<Output = Result<T, DeliveryError>>,
@@ -197,7 +188,7 @@ impl Target for Redis {
         let until = Instant::now() + self.options.timeout;
         let lease = match in_time(until, self.connection()).await {
             Ok(lease) => lease,
-            Err(error) => return all(events, error),
+            Err(error) => return error.for_each(events.len()),
         };
         let results = self.store(&lease.connection, events, until).await;
         if Self::is_spent(&results) || lease.connection.is_broken() {

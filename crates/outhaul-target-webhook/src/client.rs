@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use outhaul_target::net::read;
 use outhaul_target::{
-    Attempt, Capabilities, ConfigError, DeliveryError, ErrorKind, Secret, Target, TargetUri, async_trait,
+    Attempt, Capabilities, ConfigError, DeliveryError, ErrorKind, Target, TargetUri, async_trait,
 };
 use reqwest::{Client, Method, Response, Url};
 use rustls::pki_types::CertificateDer;
@@ -251,15 +252,4 @@ fn header(text: &str) -> Result<HeaderValue, DeliveryError> {
         let detail = "a secret file holds characters that cannot be in a header";
         DeliveryError::new(ErrorKind::Configuration).with_detail(detail)
     })
-}
-
-/// Reads a secret where blocking is allowed.
-async fn read(secret: &Secret) -> Result<Arc<str>, DeliveryError> {
-    let secret = secret.clone();
-    let configuration = DeliveryError::new(ErrorKind::Configuration);
-    match tokio::task::spawn_blocking(move || secret.read()).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(configuration.with_detail("a secret cannot be read").with_source(error)),
-        Err(error) => Err(DeliveryError::new(ErrorKind::Unknown).with_source(error)),
-    }
 }

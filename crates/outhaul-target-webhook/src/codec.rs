@@ -6,10 +6,8 @@ use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD as BASE64};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use outhaul_target::{Attempt, DeliveryError, ErrorKind, Format, encode};
+use outhaul_target::{Attempt, DeliveryError, ErrorKind, Format, Mode, encode};
 use sha2::{Digest, Sha256};
-
-use crate::config::Mode;
 
 /// A request without its address and credentials.
 #[derive(Debug)]

@@ -4,18 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use outhaul_target::{ConfigError, Format, Secret, TargetOptions, TargetUri, one_of, percent_decode, redact};
+use outhaul_target::{ConfigError, Format, Mode, Secret, TargetOptions, TargetUri, percent_decode, redact};
 use reqwest::Url;
-
-/// How CloudEvents are put into a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// Attributes as headers, the data as the body.
-    #[default]
-    Binary,
-    /// One JSON object.
-    Structured,
-}
 
 /// How a target is made.
 #[derive(Clone)]
@@ -68,15 +58,7 @@ impl WebhookOptions {
             let why = "only `https://` URLs have certificates";
             return Err(uri.invalid("ca", why, "leave it out, or write `https://`"));
         }
-        if mode.is_some() && common.format != Format::CloudEvents {
-            let why = "only the format `cloudevents` has modes";
-            return Err(uri.invalid("mode", why, "leave out `outhaul.mode` or `outhaul.format`"));
-        }
-        let mode = match mode.as_deref() {
-            None => Mode::default(),
-            Some(text) => one_of(text, &[("binary", Mode::Binary), ("structured", Mode::Structured)])
-                .map_err(|why| uri.invalid("mode", why, "write one of them"))?,
-        };
+        let mode = Mode::read(mode.as_deref(), &uri)?;
         let options = Self {
             url: uri.url().to_owned(),
             mode,

@@ -1,10 +1,10 @@
 //! What an answer or a failure means.
 
-use std::error::Error;
 use std::io;
 use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
+use outhaul_target::net::cause;
 use outhaul_target::{DeliveryError, ErrorKind};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc2822;
@@ -66,25 +66,25 @@ pub(crate) fn failed(error: reqwest::Error) -> DeliveryError {
 }
 
 fn failure_kind(error: &reqwest::Error) -> ErrorKind {
-    if error.is_dns() && find::<Forbidden>(error).is_none() {
+    if error.is_dns() && cause::<Forbidden>(error).is_none() {
         return ErrorKind::Dns;
     }
-    if find::<Forbidden>(error).is_some() {
+    if cause::<Forbidden>(error).is_some() {
         return ErrorKind::PolicyDenied;
     }
-    if find::<rustls::Error>(error).is_some() {
+    if cause::<rustls::Error>(error).is_some() {
         return ErrorKind::Tls;
     }
     if error.is_timeout() {
         // The only deadline that the client itself keeps is that of connecting.
         return ErrorKind::Unreachable;
     }
-    if let Some(hyper) = find::<hyper::Error>(error)
+    if let Some(hyper) = cause::<hyper::Error>(error)
         && hyper.is_parse()
     {
         return ErrorKind::ProtocolViolation;
     }
-    match find::<io::Error>(error).map(io::Error::kind) {
+    match cause::<io::Error>(error).map(io::Error::kind) {
         Some(io::ErrorKind::ConnectionRefused) => ErrorKind::ConnectionRefused,
         Some(io::ErrorKind::PermissionDenied) => ErrorKind::PolicyDenied,
         Some(
@@ -98,22 +98,6 @@ fn failure_kind(error: &reqwest::Error) -> ErrorKind {
         // Cut off before the answer, or within it.
         _ => ErrorKind::ConnectionReset,
     }
-}
-
-/// Looks for a cause of this type. An `io::Error` hides what it wraps from `source`.
-fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = error.downcast_ref::<E>() {
-            return Some(found);
-        }
-        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        next = match wrapped {
-            Some(wrapped) => Some(wrapped),
-            None => error.source(),
-        };
-    }
-    None
 }
 
 #[cfg(test)]

@@ -81,4 +81,5 @@ mod error;
 pub use outhaul_target;
 
 pub use client::Webhook;
-pub use config::{Mode, WebhookOptions};
+pub use config::WebhookOptions;
+pub use outhaul_target::Mode;

@@ -47,6 +47,14 @@ impl DeliveryError {
         self
     }
 
+    /// This failure as the result of each of so many events: the first one has its cause, the others say the same.
+    pub fn for_each(self, count: usize) -> Vec<Result<(), Self>> {
+        let (kind, detail) = (self.kind, self.detail());
+        let mut results = vec![Err(self)];
+        results.resize_with(count, || Err(Self::new(kind).with_detail(&*detail)));
+        results
+    }
+
     /// What went wrong.
     pub fn kind(&self) -> ErrorKind {
         self.kind

@@ -92,8 +92,8 @@ pub use config_error::ConfigError;
 pub use contract::{Attempt, BatchOrder, Capabilities, Target};
 pub use error::{DETAIL_BYTES_MAX, DeliveryError, ErrorKind, Verdict};
 pub use options::{
-    FailedCompat, FailedFull, Format, OPTION_KEYS, OnExhausted, OnReject, TargetOptions, WhenFull, duration,
-    one_of, size,
+    FailedCompat, FailedFull, Format, Mode, OPTION_KEYS, OnExhausted, OnReject, TargetOptions, WhenFull,
+    duration, one_of, size,
 };
 pub use redact::redact;
 pub use secret::{Secret, SecretError};

@@ -3,6 +3,9 @@
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::time::Duration;
 
+use crate::config_error::ConfigError;
+use crate::uri::TargetUri;
+
 /// How the body that a receiver gets is made from an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Format {
@@ -13,6 +16,34 @@ pub enum Format {
     Body,
     /// `s3`: `{"EventName", "Key", "Records"}`, for consumers of object-store notifications.
     S3,
+}
+
+/// How a `CloudEvent` is put into a message of a protocol that has headers: the option `mode` of such targets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// `binary`: attributes as headers, the data as the body.
+    #[default]
+    Binary,
+    /// `structured`: one JSON object.
+    Structured,
+}
+
+impl Mode {
+    /// The words of the option.
+    pub const WORDS: &[(&str, Self)] = &[("binary", Self::Binary), ("structured", Self::Structured)];
+
+    /// Reads what was taken for the option `mode`; without it, binary.
+    ///
+    /// # Errors
+    /// Another word, or a format that has no modes.
+    pub fn read(taken: Option<&str>, uri: &TargetUri) -> Result<Self, ConfigError> {
+        let Some(text) = taken else { return Ok(Self::default()) };
+        if uri.options().format != Format::CloudEvents {
+            let why = "only the format `cloudevents` has modes";
+            return Err(uri.invalid("mode", why, "leave out `outhaul.mode` or `outhaul.format`"));
+        }
+        one_of(text, Self::WORDS).map_err(|why| uri.invalid("mode", why, "write one of them"))
+    }
 }
 
 /// What happens to an entry that has used up [`TargetOptions::attempts_max`] or [`TargetOptions::age_max`].

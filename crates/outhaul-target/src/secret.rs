@@ -22,7 +22,7 @@ enum Inner {
 
 /// What tells that a file has changed.
 #[derive(PartialEq, Eq)]
-struct Stamp {
+pub(crate) struct Stamp {
     modified: Option<SystemTime>,
     length: u64,
     inode: u64,
@@ -100,7 +100,7 @@ fn read_changed(path: &Path, cache: &mut Option<(Stamp, Arc<str>)>) -> io::Resul
 }
 
 impl Stamp {
-    fn of(metadata: &Metadata) -> Self {
+    pub(crate) fn of(metadata: &Metadata) -> Self {
         #[cfg(unix)]
         let inode = std::os::unix::fs::MetadataExt::ino(metadata);
         #[cfg(not(unix))]

@@ -78,11 +78,6 @@ impl<C: Clone> Cached<C> {
             Slot::Empty | Slot::Closed => None,
         }
     }
-
-    /// How many connections were begun so far.
-    pub fn made(&self) -> u64 {
-        self.made.load(Ordering::Relaxed)
-    }
 }
 
 impl<C: Clone> Default for Cached<C> {
@@ -106,7 +101,7 @@ mod tests {
         // Somebody who still holds the first one is late.
         assert_eq!(cached.give_up(&same).await, None);
         assert_eq!(second.connection, 2);
-        assert_eq!(cached.made(), 2);
+        assert_eq!(cached.made.load(Ordering::Relaxed), 2);
     }
 
     #[tokio::test]

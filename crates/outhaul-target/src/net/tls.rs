@@ -5,7 +5,6 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -15,6 +14,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 
 use crate::config_error::ConfigError;
 use crate::error::{DeliveryError, ErrorKind};
+use crate::secret::Stamp;
 use crate::uri::TargetUri;
 
 /// How a target speaks TLS: the options `ca`, `cert`, `key` and `server_name`.
@@ -29,11 +29,11 @@ struct Inner {
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
     server_name: Option<ServerName<'static>>,
-    cache: Mutex<Option<(Vec<Stamp>, Arc<ClientConfig>)>>,
+    cache: Mutex<Option<(Stamps, Arc<ClientConfig>)>>,
 }
 
-/// What tells that a file has changed: time, length, and on Unix the inode.
-type Stamp = Option<(Option<SystemTime>, u64, u64)>;
+/// Those of the files; None of one that is not given, or not there.
+type Stamps = Vec<Option<Stamp>>;
 
 /// A file of the TLS cannot be used. The text names the file, never what is in it.
 #[derive(Debug, thiserror::Error)]
@@ -134,7 +134,8 @@ impl Tls {
         let files = [&inner.ca, &inner.cert, &inner.key];
         let mut cache = inner.cache.lock().unwrap_or_else(PoisonError::into_inner);
         // Taken before reading: a change meanwhile is seen at the next call.
-        let stamps: Vec<Stamp> = files.iter().map(|path| stamp(path.as_deref())).collect();
+        let stamp = |path: &&Option<PathBuf>| Some(Stamp::of(&fs::metadata(path.as_ref()?).ok()?));
+        let stamps: Stamps = files.iter().map(stamp).collect();
         if let Some((of, config)) = &*cache
             && *of == stamps
         {
@@ -197,15 +198,6 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 
 fn unusable(path: &Path, why: impl fmt::Display) -> TlsError {
     TlsError::File { path: path.to_owned(), why: why.to_string() }
-}
-
-fn stamp(path: Option<&Path>) -> Stamp {
-    let metadata = fs::metadata(path?).ok()?;
-    #[cfg(unix)]
-    let inode = std::os::unix::fs::MetadataExt::ino(&metadata);
-    #[cfg(not(unix))]
-    let inode = 0;
-    Some((metadata.modified().ok(), metadata.len(), inode))
 }
 
 /// Checks a server's certificate against another name than the host's.
